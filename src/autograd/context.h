@@ -1,0 +1,51 @@
+// What a forward pass needs besides its input. One per caller and pass; not shared between threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "autograd/var.h"
+#include "ops/random_key.h"
+#include "tensor/layout.h"
+
+namespace qkv::inline v0 {
+
+// Sees every attention layer's weights and every named activation, when set.
+class CaptureSink {
+ public:
+  virtual ~CaptureSink() = default;
+  virtual bool wants_attention() const { return false; }
+  // weights: ragged, one flat tensor of B blocks [H, N_b, N_b].
+  virtual void attention(const std::string& module, const Tensor& weights) { (void)module, (void)weights; }
+  virtual void activation(const std::string& module, const Tensor& value) { (void)module, (void)value; }
+};
+
+struct Context {
+  Tape* tape = nullptr;                  // null: no gradients are recorded
+  bool training = false;                 // dropout is on only when true
+  std::uint64_t seed = 0;                // of dropout
+  std::uint32_t step = 0;                // training step: part of dropout's key
+  const RaggedLayout* layout = nullptr;  // of the packed tokens
+  CaptureSink* capture = nullptr;
+  std::string module;                    // path of the module that runs now, "encoder.layers.0.attention"
+
+  bool recording(const Var& v) const { return tape != nullptr && v.requires_grad(); }
+  // Key for dropout number `which` of the running module.
+  RandomKey random_key(int which) const;
+};
+
+// Appends a name to the context's module path while it lives.
+class ModuleScope {
+ public:
+  ModuleScope(Context& context, const std::string& name);
+  ~ModuleScope();
+  ModuleScope(const ModuleScope&) = delete;
+  ModuleScope& operator=(const ModuleScope&) = delete;
+
+ private:
+  Context& context_;
+  std::size_t previous_;
+};
+
+}  // namespace qkv::inline v0

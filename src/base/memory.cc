@@ -1,0 +1,154 @@
+#include "base/memory.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace qkv::inline v0 {
+namespace {
+
+constexpr std::size_t kAlign = 64, kTail = 64;
+
+// Eight classes per power of two: at most 12.5 % of a block is unused, and lengths that vary from step to step still hit.
+std::size_t size_class(std::size_t bytes) {
+  const std::size_t wanted = std::max<std::size_t>(bytes + kTail, 512);
+  const std::size_t step = std::max<std::size_t>(std::bit_floor(wanted) / 8, kAlign);
+  return (wanted + step - 1) / step * step;
+}
+
+struct Allocator {
+  std::mutex mutex;
+  std::map<std::size_t, std::vector<void*>> cached;
+  std::array<MemoryUse, kMemoryKinds> kinds;
+  MemoryUse total;
+};
+Allocator& allocator() {
+  static auto* a = new Allocator;  // outlives static tensors
+  return *a;
+}
+
+void poison([[maybe_unused]] void* block, [[maybe_unused]] std::size_t bytes) {
+#ifndef NDEBUG
+  std::memset(block, 0xFF, bytes);  // NaN in every floating type
+#endif
+}
+
+thread_local MemoryKind t_kind = MemoryKind::kOther;
+
+struct Scratch {
+  struct Slot {
+    void* block = nullptr;
+    std::size_t bytes = 0;
+  };
+  std::array<Slot, 8> slots;
+  ~Scratch() {
+    for (Slot& slot : slots) {
+      if (slot.block != nullptr) free_bytes(slot.block, slot.bytes, MemoryKind::kWorkspace);
+    }
+  }
+};
+
+}  // namespace
+
+const char* memory_kind_name(MemoryKind kind) {
+  constexpr const char* kNames[kMemoryKinds] = {"weights", "gradients", "optimizer", "activations", "workspace", "other"};
+  return kNames[static_cast<int>(kind)];
+}
+
+void* allocate_bytes(std::size_t bytes, MemoryKind kind) {
+  const std::size_t size = size_class(bytes);
+  Allocator& a = allocator();
+  void* block = nullptr;
+  {
+    const std::lock_guard lock(a.mutex);
+    for (MemoryUse* use : {&a.kinds[static_cast<std::size_t>(kind)], &a.total}) {
+      use->live += size;
+      use->peak = std::max(use->peak, use->live);
+    }
+    if (auto it = a.cached.find(size); it != a.cached.end() && !it->second.empty()) {
+      block = it->second.back();
+      it->second.pop_back();
+    }
+  }
+  if (block == nullptr) {
+    block = std::aligned_alloc(kAlign, size);
+    if (block == nullptr) {
+      release_cached_memory();
+      block = std::aligned_alloc(kAlign, size);
+    }
+    if (block == nullptr) {
+      const std::lock_guard lock(a.mutex);
+      a.kinds[static_cast<std::size_t>(kind)].live -= size;
+      a.total.live -= size;
+      throw std::bad_alloc();
+    }
+  }
+  poison(block, size);
+  return block;
+}
+
+void free_bytes(void* block, std::size_t bytes, MemoryKind kind) noexcept {
+  const std::size_t size = size_class(bytes);
+  poison(block, size);
+  Allocator& a = allocator();
+  const std::lock_guard lock(a.mutex);
+  a.kinds[static_cast<std::size_t>(kind)].live -= size;
+  a.total.live -= size;
+  try {
+    a.cached[size].push_back(block);
+  } catch (const std::bad_alloc&) {
+    std::free(block);
+  }
+}
+
+MemoryUse memory_use(MemoryKind kind) {
+  Allocator& a = allocator();
+  const std::lock_guard lock(a.mutex);
+  return a.kinds[static_cast<std::size_t>(kind)];
+}
+
+MemoryUse memory_use() {
+  Allocator& a = allocator();
+  const std::lock_guard lock(a.mutex);
+  return a.total;
+}
+
+void reset_memory_peaks() {
+  Allocator& a = allocator();
+  const std::lock_guard lock(a.mutex);
+  for (MemoryUse& use : a.kinds) use.peak = use.live;
+  a.total.peak = a.total.live;
+}
+
+void release_cached_memory() {
+  Allocator& a = allocator();
+  const std::lock_guard lock(a.mutex);
+  for (auto& [size, blocks] : a.cached) {
+    for (void* block : blocks) std::free(block);
+  }
+  a.cached.clear();
+}
+
+MemoryScope::MemoryScope(MemoryKind kind) : previous_(t_kind) { t_kind = kind; }
+MemoryScope::~MemoryScope() { t_kind = previous_; }
+MemoryKind current_memory_kind() { return t_kind; }
+
+void* thread_scratch(std::size_t bytes, int slot) {
+  thread_local Scratch scratch;
+  Scratch::Slot& s = scratch.slots.at(static_cast<std::size_t>(slot));
+  if (s.bytes < bytes) {
+    if (s.block != nullptr) free_bytes(s.block, s.bytes, MemoryKind::kWorkspace);
+    s = {};
+    s.block = allocate_bytes(bytes, MemoryKind::kWorkspace);
+    s.bytes = bytes;
+  }
+  return s.block;
+}
+
+}  // namespace qkv::inline v0

@@ -1,0 +1,36 @@
+// The safetensors format: u64 header length, JSON header, bytes.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "qkv/tensor.h"
+
+namespace qkv::inline v0::io {
+
+// Tensors are read-only views of the memory map where the data is aligned for its type, copies otherwise.
+// ModelError for anything that does not add up (see tests/io): every number of the header is checked against the file's size
+// before it is used.
+class SafetensorsFile {
+ public:
+  static SafetensorsFile open(const std::filesystem::path& path);
+  const std::vector<std::string>& names() const { return names_; }  // in file order
+  bool contains(const std::string& name) const { return tensors_.count(name) > 0; }
+  const Tensor& tensor(const std::string& name) const;  // ModelError naming the near ones if absent
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+ private:
+  std::vector<std::string> names_;
+  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// Contiguous tensors in the given order, header padded to a multiple of 8, written atomically. Equal input gives equal bytes.
+void save_safetensors(const std::filesystem::path& path, const std::vector<std::pair<std::string, Tensor>>& tensors,
+                      const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace qkv::inline v0::io

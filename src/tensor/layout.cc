@@ -1,0 +1,32 @@
+#include "tensor/layout.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace qkv::inline v0 {
+
+std::int64_t RaggedLayout::max_length() const {
+  std::int64_t longest = 0;
+  for (std::int64_t b = 0; b < batch(); ++b) longest = std::max(longest, length(b));
+  return longest;
+}
+
+RaggedLayout RaggedLayout::from_lengths(std::span<const std::int64_t> lengths) {
+  RaggedLayout layout;
+  std::int64_t total = 0;
+  for (const std::int64_t n : lengths) {
+    require<ShapeError>(n >= 0, "layout", "expected sequence lengths >= 0, got {}", n);
+    total += n;
+    require<ShapeError>(total <= std::numeric_limits<std::int32_t>::max(), "layout", "expected at most 2^31 - 1 tokens in a batch, got {}", total);
+    layout.starts.push_back(static_cast<std::int32_t>(total));
+    for (std::int64_t i = 0; i < n; ++i) layout.positions.push_back(static_cast<std::int32_t>(i));
+  }
+  layout.samples.resize(lengths.size());
+  std::iota(layout.samples.begin(), layout.samples.end(), 0);
+  return layout;
+}
+
+}  // namespace qkv::inline v0
