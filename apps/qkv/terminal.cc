@@ -1,0 +1,131 @@
+#include "terminal.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <mutex>
+
+#include "base/check.h"
+
+namespace qkv::inline v0 {
+namespace {
+
+std::atomic<int> g_signal{0};
+std::mutex g_stderr_mutex;
+std::size_t g_progress_width = 0;  // columns of the progress line on show
+
+extern "C" void on_signal(int signal) {
+  g_signal.store(signal);
+  std::signal(signal, SIG_DFL);
+}
+
+bool colour() {
+  const char* no_color = std::getenv("NO_COLOR");
+  return stderr_is_terminal() && (no_color == nullptr || *no_color == '\0');
+}
+
+// Characters, not bytes, of UTF-8 text.
+std::size_t columns(std::string_view text) {
+  std::size_t n = 0;
+  for (const char c : text) n += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  return n;
+}
+
+void erase_progress() {
+  if (g_progress_width == 0) return;
+  std::fprintf(stderr, "\r%*s\r", static_cast<int>(g_progress_width), "");
+  g_progress_width = 0;
+}
+
+}  // namespace
+
+void print_line(std::string_view line) {
+  std::string text(line);
+  text += '\n';
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  if (errno == EPIPE) throw OutputClosed{};
+  fail<IoError>("stdout", "cannot write the output: {}", std::strerror(errno));
+}
+
+void print_json(const Json& value) { print_line(value.dump()); }
+
+bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
+
+void set_up_messages(int verbosity) {
+  std::signal(SIGPIPE, SIG_IGN);
+  set_log_sink([verbosity, color = colour()](LogLevel level, const std::string& message) {
+    if (level == LogLevel::kDebug && verbosity < 1) return;
+    if (level == LogLevel::kInfo && verbosity < 0) return;
+    const char* label = level == LogLevel::kError ? "error: " : level == LogLevel::kWarning ? "warning: " : "";
+    const char* start = !color || *label == '\0' ? "" : level == LogLevel::kError ? "\033[31m" : "\033[33m";
+    const char* stop = *start == '\0' ? "" : "\033[0m";
+    const std::lock_guard lock(g_stderr_mutex);
+    erase_progress();
+    std::fprintf(stderr, "%s%s%s%s\n", start, label, stop, message.c_str());
+  });
+}
+
+ItemReader::ItemReader(std::vector<std::string> arguments, std::string_view verb) : arguments_(std::move(arguments)) {
+  if (!arguments_.empty()) return;
+  require<ArgumentError>(isatty(STDIN_FILENO) == 0, "arguments",
+                         "expected text for {}; give it as an argument, or one item a line on stdin", verb);
+  arguments_.emplace_back("-");
+}
+
+bool ItemReader::next(std::string& item) {
+  while (index_ < arguments_.size()) {
+    reading_stdin_ = arguments_[index_] == "-";
+    if (!reading_stdin_) {
+      item = arguments_[index_++];
+      return true;
+    }
+    if (std::getline(std::cin, item)) {
+      ++line_;
+      if (!item.empty() && item.back() == '\r') item.pop_back();
+      return true;
+    }
+    require<IoError>(!std::cin.bad(), "stdin", "cannot read line {}", line_ + 1);
+    ++index_;
+  }
+  return false;
+}
+
+ProgressLine::ProgressLine(int verbosity) : active_(verbosity >= 0 && stderr_is_terminal()) {}
+
+ProgressLine::~ProgressLine() { clear(); }
+
+bool ProgressLine::due() const {
+  return active_ && std::chrono::steady_clock::now() - last_ >= std::chrono::milliseconds(100);
+}
+
+void ProgressLine::update(std::string_view text) {
+  if (!due()) return;
+  last_ = std::chrono::steady_clock::now();
+  const std::lock_guard lock(g_stderr_mutex);
+  erase_progress();
+  std::fprintf(stderr, "%.*s", static_cast<int>(text.size()), text.data());
+  std::fflush(stderr);
+  g_progress_width = columns(text);
+}
+
+void ProgressLine::clear() {
+  if (!active_) return;
+  const std::lock_guard lock(g_stderr_mutex);
+  erase_progress();
+  std::fflush(stderr);
+}
+
+void note_signals() {
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+}
+
+int noted_signal() { return g_signal.load(); }
+
+}  // namespace qkv::inline v0
