@@ -1,0 +1,103 @@
+// Elementary functions and random numbers on vectors; the same source for every instruction set.
+// See vec.h.
+//
+// Polynomials are Chebyshev fits made for this file; accuracy is tested over the range in
+// tests/kernels.
+#pragma once
+
+#include <cstdint>
+
+namespace qkv::inline v0::kernels::QKV_ISA {
+
+// e^x for all x: 0 below -104, inf above 88.73, NaN for NaN; denormal results are kept. Accuracy: 2
+// ULP.
+QKV_INLINE F32 exp(F32 x) {
+  x = min(set(89.0f), max(set(-104.0f), x));  // keeps NaN: the second operand is returned
+  const F32 n = round(x * set(1.44269504089f));
+  F32 r = fnma(n, set(0.693145751953125f),
+               x);  // ln 2 in two parts, the first with 15 bits: n * part is exact
+  r = fnma(n, set(1.42860682030942e-6f), r);
+  F32 p = set(0.00139261761199f);
+  p = fma(p, r, set(0.00836317307451f));
+  p = fma(p, r, set(0.0416665546621f));
+  p = fma(p, r, set(0.166665770256f));
+  p = fma(p, r, set(0.5f));
+  return scale2(fma(p, r * r, r) + set(1.0f), n);
+}
+
+// 2^x for all x: 0 below -150, inf from 128, NaN for NaN. Accuracy: 2 ULP.
+QKV_INLINE F32 exp2(F32 x) {
+  x = min(set(129.0f), max(set(-151.0f), x));
+  const F32 n = round(x), r = x - n;
+  F32 p = set(0.000154531629451f);
+  p = fma(p, r, set(0.00133908633647f));
+  p = fma(p, r, set(0.00961808255728f));
+  p = fma(p, r, set(0.0555035711422f));
+  p = fma(p, r, set(0.240226507606f));
+  p = fma(p, r, set(0.693147188026f));
+  return scale2(fma(p, r, set(1.0f)), n);
+}
+
+// 2^x with one term less: relative error 2.6e-7 (4 ULP). For softmax inner loops.
+QKV_INLINE F32 exp2_short(F32 x) {
+  x = min(set(129.0f), max(set(-151.0f), x));
+  const F32 n = round(x), r = x - n;
+  F32 p = set(0.00133813025373f);
+  p = fma(p, r, set(0.00966636851539f));
+  p = fma(p, r, set(0.055503810138f));
+  p = fma(p, r, set(0.24022349038f));
+  p = fma(p, r, set(0.69314718056f));
+  return scale2(fma(p, r, set(1.0f)), n);
+}
+
+// 1 / (1 + e^-x). Accuracy: 4 ULP.
+QKV_INLINE F32 sigmoid(F32 x) { return set(1.0f) / (set(1.0f) + exp(zero() - x)); }
+
+// Upper tail Q(|x|) = (1 - erf(|x| / sqrt 2)) / 2 and density e^(-x^2 / 2) / sqrt(2 pi) of the
+// normal distribution: Phi(x) = x > 0 ? 1 - Q : Q. Q = e^(-x^2 / 2) times a polynomial in (|x|
+// - 3.5) / (|x| + 3.5) over |x| + 3.5. Accuracy: absolute 6e-8; relative 2e-7 (1 + x^2).
+constexpr float kNormalTail[10] = {
+    0.7444160796f,  -0.5655617744f,   0.3154246642f,     -0.116052396f,    0.01741084709f,
+    0.00649068442f, -0.003193030794f, -0.0004975321297f, 0.0004450328682f, 0.0001246101989f};
+struct NormalTail {
+  F32 tail, density;
+};
+QKV_INLINE NormalTail normal_tail(F32 x) {
+  const F32 a = abs(x), e = exp(set(-0.5f) * x * x);
+  const F32 inverse = set(1.0f) / (a + set(3.5f));
+  const F32 t = (a - set(3.5f)) * inverse;
+  F32 p = set(kNormalTail[9]);
+  for (int i = 8; i >= 0; --i) p = fma(p, t, set(kNormalTail[i]));
+  return {p * inverse * e, e * set(0.3989422804014327f)};
+}
+
+// Philox4x32-10, one block per lane; the same numbers as qkv::philox. counter is replaced by the
+// result.
+struct PhiloxVectors {
+  U32 word[4];
+};
+QKV_INLINE PhiloxVectors philox(std::uint64_t key, PhiloxVectors c) {
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round_number = 0; round_number < 10; ++round_number) {
+    const WideProduct p0 = mul_wide(set(0xD2511F53u), c.word[0]);
+    const WideProduct p1 = mul_wide(set(0xCD9E8D57u), c.word[2]);
+    c = {{p1.high ^ c.word[1] ^ set(k0), p1.low, p0.high ^ c.word[3] ^ set(k1), p0.low}};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c;
+}
+
+// Which of the 4 kLanes channels from 4 * block on are kept by dropout (see RandomKey): bit i is
+// channel 4 block + i. An element is dropped when its number is below `threshold`.
+QKV_INLINE std::uint64_t dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
+                                      std::uint32_t sample, std::uint32_t step,
+                                      std::uint32_t threshold) {
+  const PhiloxVectors r =
+      philox(key, {{set(block) + lane_index(), set(token), set(sample), set(step)}});
+  const U32 limit = set(threshold);
+  return interleave4(~less_unsigned(r.word[0], limit), ~less_unsigned(r.word[1], limit),
+                     ~less_unsigned(r.word[2], limit), ~less_unsigned(r.word[3], limit));
+}
+
+}  // namespace qkv::inline v0::kernels::QKV_ISA
