@@ -1,16 +1,16 @@
 #include "base/file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <system_error>
 #include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/check.h"
 
@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 namespace {
 
 [[noreturn]] void io_fail(const char* action, const fs::path& path, int error) {
-  fail<IoError>("file", "expected to {} '{}', got: {}", action, path.string(), std::generic_category().message(error));
+  fail<IoError>("file", "expected to {} '{}', got: {}", action, path.string(),
+                std::generic_category().message(error));
 }
 
 class Descriptor {
@@ -46,7 +47,8 @@ fs::path folder_of(const fs::path& path) {
   return parent.empty() ? fs::path(".") : parent;
 }
 
-// A name that no other writer of this machine uses now; short, so that a long file name stays within the limit.
+// A name that no other writer of this machine uses now; short, so that a long file name stays
+// within the limit.
 fs::path temporary_beside(const fs::path& path) {
   static std::atomic<unsigned> counter{0};
   return folder_of(path) / fmt::format(".qkv-{}-{}.tmp", ::getpid(), counter.fetch_add(1));
@@ -98,7 +100,8 @@ void replace_path(const fs::path& from, const fs::path& to) {
     return;
   }
   const int error = errno;
-  if ((error != ENOTEMPTY && error != EEXIST) || !fs::is_directory(to)) io_fail("replace", to, error);
+  if ((error != ENOTEMPTY && error != EEXIST) || !fs::is_directory(to))
+    io_fail("replace", to, error);
   // A folder with contents: swap both names at once, then drop the old one.
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
     sync_folder(folder_of(to));
@@ -108,12 +111,14 @@ void replace_path(const fs::path& from, const fs::path& to) {
     return;
   }
   if (errno != EINVAL && errno != ENOSYS) io_fail("replace", to, errno);
-  // A file system that cannot swap: the old folder keeps its data under another name until the new one stands.
+  // A file system that cannot swap: the old folder keeps its data under another name until the new
+  // one stands.
   const fs::path old = temporary_beside(to);
   if (::rename(to.c_str(), old.c_str()) != 0) io_fail("replace", to, errno);
   if (::rename(from.c_str(), to.c_str()) != 0) {
     const int second = errno;
-    if (::rename(old.c_str(), to.c_str()) != 0) io_fail("bring back the old folder, now at", old, errno);
+    if (::rename(old.c_str(), to.c_str()) != 0)
+      io_fail("bring back the old folder, now at", old, errno);
     io_fail("replace", to, second);
   }
   sync_folder(folder_of(to));
@@ -124,7 +129,8 @@ void replace_path(const fs::path& from, const fs::path& to) {
 
 AtomicFile::AtomicFile(const fs::path& path) : path_(path) {
   std::error_code code;
-  if (fs::is_symlink(path_, code)) path_ = fs::weakly_canonical(path_);  // the target is replaced, not the link
+  if (fs::is_symlink(path_, code))
+    path_ = fs::weakly_canonical(path_);  // the target is replaced, not the link
   struct stat old {};
   const bool exists = ::stat(path_.c_str(), &old) == 0;
   if (exists && S_ISDIR(old.st_mode)) io_fail("write", path_, EISDIR);
@@ -154,7 +160,8 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
-  require<InternalError>(fd_ >= 0, "file", "expected an open file, got a write to '{}' after commit", path_.string());
+  require<InternalError>(fd_ >= 0, "file",
+                         "expected an open file, got a write to '{}' after commit", path_.string());
   const char* p = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t put = ::write(fd_, p, bytes);
@@ -166,7 +173,8 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
 }
 
 void AtomicFile::commit() {
-  require<InternalError>(fd_ >= 0, "file", "expected an open file, got a second commit of '{}'", path_.string());
+  require<InternalError>(fd_ >= 0, "file", "expected an open file, got a second commit of '{}'",
+                         path_.string());
   sync_descriptor(fd_, path_);
   const int closed = ::close(std::exchange(fd_, -1));
   if (closed != 0) io_fail("write", path_, errno);
@@ -182,7 +190,8 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) io_fail("read", path, errno);
   if (S_ISDIR(info.st_mode)) io_fail("read", path, EISDIR);
-  require<IoError>(S_ISREG(info.st_mode), "file", "expected '{}' to be a regular file, got a device or pipe", path.string());
+  require<IoError>(S_ISREG(info.st_mode), "file",
+                   "expected '{}' to be a regular file, got a device or pipe", path.string());
   const std::shared_ptr<MappedFile> mapped(new MappedFile);
   if (info.st_size == 0) return mapped;
   const auto size = static_cast<std::size_t>(info.st_size);

@@ -1,4 +1,5 @@
-// Files: whole reads, memory maps, atomic writes. Errors are IoError with the path and the system's reason.
+// Files: whole reads, memory maps, atomic writes. Errors are IoError with the path and the system's
+// reason.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +12,17 @@ namespace qkv::inline v0 {
 
 std::string read_file(const std::filesystem::path& path);
 
-// Writes to a temporary beside `path`, fsyncs, renames, fsyncs the folder. On failure nothing is left behind and the
-// old file stands.
+// Writes to a temporary beside `path`, fsyncs, renames, fsyncs the folder. On failure nothing is
+// left behind and the old file stands.
 void write_file_atomic(const std::filesystem::path& path, std::string_view bytes);
 
-// Renames `from` (file or folder) to `to` and makes it durable; an existing folder `to` is replaced.
+// Renames `from` (file or folder) to `to` and makes it durable; an existing folder `to` is
+// replaced.
 void replace_path(const std::filesystem::path& from, const std::filesystem::path& to);
 void sync_folder(const std::filesystem::path& folder);
 
-// A file being written aside; commit() makes it appear under its name. Without commit it is removed.
+// A file being written aside; commit() makes it appear under its name. Without commit it is
+// removed.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);

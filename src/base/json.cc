@@ -11,10 +11,12 @@
 namespace qkv::inline v0 {
 namespace {
 
-// Builds a Json from the parser's events. Open containers lie on a stack of our own, so depth costs no call stack.
+// Builds a Json from the parser's events. Open containers lie on a stack of our own, so depth costs
+// no call stack.
 class Builder {
  public:
-  Builder(const std::string& where, int max_depth) : where_(where), max_depth_(static_cast<std::size_t>(max_depth)) {}
+  Builder(const std::string& where, int max_depth)
+      : where_(where), max_depth_(static_cast<std::size_t>(max_depth)) {}
 
   Json take() { return std::move(root_); }
 
@@ -26,7 +28,8 @@ class Builder {
     return add(Json(static_cast<std::int64_t>(value)));
   }
   bool number_float(double value, const std::string& text) {
-    require<DataError>(std::isfinite(value), where_.c_str(), "expected a number within the range of double, got {}", text);
+    require<DataError>(std::isfinite(value), where_.c_str(),
+                       "expected a number within the range of double, got {}", text);
     return add(Json(value));
   }
   bool string(std::string& value) { return add(Json(std::move(value))); }
@@ -42,10 +45,13 @@ class Builder {
     return close();
   }
   bool end_array() { return close(); }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) {
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::json::exception& error) {
     std::string_view reason = error.what();
-    if (const std::size_t end = reason.find("] "); end != std::string_view::npos) reason.remove_prefix(end + 2);
-    fail<DataError>(where_.c_str(), "expected valid JSON, got an error at byte {}: {}", position, reason);
+    if (const std::size_t end = reason.find("] "); end != std::string_view::npos)
+      reason.remove_prefix(end + 2);
+    fail<DataError>(where_.c_str(), "expected valid JSON, got an error at byte {}: {}", position,
+                    reason);
   }
 
  private:
@@ -60,8 +66,8 @@ class Builder {
     return true;
   }
   bool open(Json container) {
-    require<DataError>(stack_.size() < max_depth_, where_.c_str(), "expected JSON nested at most {} deep, got more",
-                       max_depth_);
+    require<DataError>(stack_.size() < max_depth_, where_.c_str(),
+                       "expected JSON nested at most {} deep, got more", max_depth_);
     stack_.push_back(std::move(container));
     return true;
   }
@@ -76,7 +82,8 @@ class Builder {
     for (const Json::Member& member : object) keys.emplace_back(member.first);
     std::sort(keys.begin(), keys.end());
     const auto twin = std::adjacent_find(keys.begin(), keys.end());
-    if (twin != keys.end()) fail<DataError>(where_.c_str(), "expected each JSON key once, got '{}' twice", *twin);
+    if (twin != keys.end())
+      fail<DataError>(where_.c_str(), "expected each JSON key once, got '{}' twice", *twin);
   }
 
   const std::string& where_;
@@ -133,7 +140,8 @@ void append_double(std::string& out, double value) {
   const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
   const std::string_view text(buffer.data(), static_cast<std::size_t>(end - buffer.data()));
   out += text;
-  if (text.find_first_of(".e") == std::string_view::npos) out += ".0";  // stays a floating number when read back
+  if (text.find_first_of(".e") == std::string_view::npos)
+    out += ".0";  // stays a floating number when read back
 }
 
 void append_newline(std::string& out, int indent, int depth) {
@@ -202,13 +210,16 @@ Json::~Json() = default;
 
 Json Json::parse(std::string_view text, const std::string& where, int max_depth) {
   const std::size_t bad = find_invalid_utf8(text);
-  require<DataError>(bad == std::string_view::npos, where.c_str(), "expected UTF-8, got an invalid byte at position {}", bad);
+  require<DataError>(bad == std::string_view::npos, where.c_str(),
+                     "expected UTF-8, got an invalid byte at position {}", bad);
   // The parser would take a NUL for the end of the text and ignore the rest.
   const std::size_t nul = text.find('\0');
-  require<DataError>(nul == std::string_view::npos, where.c_str(), "expected valid JSON, got a NUL at byte {}", nul);
+  require<DataError>(nul == std::string_view::npos, where.c_str(),
+                     "expected valid JSON, got a NUL at byte {}", nul);
   Builder builder(where, max_depth);
   const bool complete = nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
-  require<InternalError>(complete, where.c_str(), "expected the JSON parser to finish or to throw, got neither");
+  require<InternalError>(complete, where.c_str(),
+                         "expected the JSON parser to finish or to throw, got neither");
   return builder.take();
 }
 
@@ -219,7 +230,8 @@ std::string Json::dump(int indent) const {
 }
 
 const char* Json::type_name() const {
-  constexpr std::array<const char*, 7> kNames = {"null", "boolean", "integer", "number", "string", "array", "object"};
+  constexpr std::array<const char*, 7> kNames = {"null",   "boolean", "integer", "number",
+                                                 "string", "array",   "object"};
   return kNames[value_.index()];
 }
 
@@ -235,7 +247,8 @@ std::int64_t Json::as_int() const {
 
 double Json::as_double() const {
   if (const double* value = std::get_if<double>(&value_)) return *value;
-  if (const std::int64_t* value = std::get_if<std::int64_t>(&value_)) return static_cast<double>(*value);
+  if (const std::int64_t* value = std::get_if<std::int64_t>(&value_))
+    return static_cast<double>(*value);
   wrong_type("number", *this);
 }
 
@@ -276,7 +289,8 @@ const Json* Json::find(std::string_view key) const {
 const Json& Json::at(std::string_view key) const {
   if (!is_object()) wrong_type("object", *this);
   const Json* value = find(key);
-  if (value == nullptr) fail<DataError>("json", "expected the key '{}', got an object without it", key);
+  if (value == nullptr)
+    fail<DataError>("json", "expected the key '{}', got an object without it", key);
   return *value;
 }
 
@@ -298,7 +312,8 @@ std::size_t Json::size() const {
 
 const Json& Json::at(std::size_t index) const {
   const Array& array = as_array();
-  if (index >= array.size()) fail<DataError>("json", "expected an index below {}, got {}", array.size(), index);
+  if (index >= array.size())
+    fail<DataError>("json", "expected an index below {}, got {}", array.size(), index);
   return array[index];
 }
 

@@ -1,6 +1,6 @@
-// JSON values. Object keys keep their order; integers stay integers. Parsing is strict RFC 8259 with a depth limit and
-// refuses duplicate keys and invalid UTF-8; dumping writes the shortest text that reads back equal, and non-finite
-// numbers as null.
+// JSON values. Object keys keep their order; integers stay integers. Parsing is strict RFC 8259
+// with a depth limit and refuses duplicate keys and invalid UTF-8; dumping writes the shortest text
+// that reads back equal, and non-finite numbers as null.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,8 @@ class Json {
   const Object& as_object() const;
   Object& as_object();
 
-  // Objects. find: null pointer if absent (or not an object). at: DataError if absent. [] inserts null.
+  // Objects. find: null pointer if absent (or not an object). at: DataError if absent. [] inserts
+  // null.
   const Json* find(std::string_view key) const;
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   const Json& at(std::string_view key) const;
@@ -80,7 +81,8 @@ class Json {
   std::variant<std::monostate, bool, std::int64_t, double, std::string, Array, Object> value_;
 };
 
-// Position of the first byte that is not part of valid UTF-8 (surrogates and > U+10FFFF are not), or npos.
+// Position of the first byte that is not part of valid UTF-8 (surrogates and > U+10FFFF are not),
+// or npos.
 std::size_t find_invalid_utf8(std::string_view text);
 
 }  // namespace qkv::inline v0

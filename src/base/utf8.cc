@@ -8,7 +8,8 @@ namespace {
 
 bool is_continuation(unsigned char c) { return (c & 0xC0) == 0x80; }
 
-// Length of the valid sequence at `p` with `left` bytes to go; 0 if there is none (Unicode 15, table 3-7).
+// Length of the valid sequence at `p` with `left` bytes to go; 0 if there is none (Unicode 15,
+// table 3-7).
 std::size_t sequence_length(const unsigned char* p, std::size_t left) {
   const unsigned char lead = p[0];
   if (lead < 0x80) return 1;
@@ -20,7 +21,9 @@ std::size_t sequence_length(const unsigned char* p, std::size_t left) {
     if (lead == 0xED && p[1] >= 0xA0) return 0;  // surrogates
     return 3;
   }
-  if (lead > 0xF4 || left < 4 || !is_continuation(p[1]) || !is_continuation(p[2]) || !is_continuation(p[3])) return 0;
+  if (lead > 0xF4 || left < 4 || !is_continuation(p[1]) || !is_continuation(p[2]) ||
+      !is_continuation(p[3]))
+    return 0;
   if (lead == 0xF0 && p[1] < 0x90) return 0;   // overlong
   if (lead == 0xF4 && p[1] >= 0x90) return 0;  // beyond U+10FFFF
   return 4;

@@ -1,15 +1,16 @@
 #include "base/file.h"
 
+#include <csignal>
+#include <fstream>
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
-#include <fstream>
-
 #include "qkv/error.h"
+
 #include "support/files.h"
 
 namespace {
@@ -22,7 +23,8 @@ using Names = std::vector<std::string>;
 
 TEST(File, reads_what_was_written) {
   const TempFolder folder;
-  for (const std::string& name : {std::string("a"), std::string("a name with blanks"), std::string("我的文件")}) {
+  for (const std::string& name :
+       {std::string("a"), std::string("a name with blanks"), std::string("我的文件")}) {
     const std::string bytes = std::string("x\0y\xFF", 4) + name;
     write_file_atomic(folder / name, bytes);
     EXPECT_EQ(read_file(folder / name), bytes);
@@ -106,7 +108,8 @@ TEST(File, replaces_files_and_folders) {
   EXPECT_EQ(list_folder(folder / "to"), Names{"x"});
   EXPECT_EQ(list_folder(folder.path()), (Names{"b", "to"}));
   EXPECT_THROW(replace_path(folder / "absent", folder / "to"), IoError);
-  EXPECT_THROW(replace_path(folder / "b", folder / "to"), IoError);  // a file does not replace a folder
+  EXPECT_THROW(replace_path(folder / "b", folder / "to"),
+               IoError);  // a file does not replace a folder
   EXPECT_EQ(list_folder(folder / "to"), Names{"x"});
 }
 

@@ -1,9 +1,9 @@
 #include "base/json.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
+
+#include <gtest/gtest.h>
 
 namespace {
 using namespace qkv;
@@ -18,7 +18,8 @@ std::string error_of(std::string_view text, int max_depth = 256) {
 }
 
 TEST(Json, reads_every_kind) {
-  const Json value = Json::parse(R"( {"a": [1, -2, 2.5, true, false, null], "b": "x\n\u00e9\ud83d\ude00", "c": {}} )");
+  const Json value = Json::parse(
+      R"( {"a": [1, -2, 2.5, true, false, null], "b": "x\n\u00e9\ud83d\ude00", "c": {}} )");
   ASSERT_TRUE(value.is_object());
   const Json& a = value.at("a");
   EXPECT_EQ(a.size(), 6u);
@@ -50,7 +51,8 @@ TEST(Json, integers_stay_exact) {
 }
 
 TEST(Json, doubles_read_back_equal) {
-  for (const double value : {0.1, 1.0, -0.0, 1e-12, 1e22, 5e-324, 1.7976931348623157e308, 1.0 / 3.0}) {
+  for (const double value :
+       {0.1, 1.0, -0.0, 1e-12, 1e22, 5e-324, 1.7976931348623157e308, 1.0 / 3.0}) {
     const Json back = Json::parse(Json(value).dump());
     EXPECT_FALSE(back.is_int()) << Json(value).dump();
     EXPECT_EQ(back.as_double(), value);
@@ -68,7 +70,10 @@ TEST(Json, non_finite_numbers_are_null) {
 TEST(Json, escapes_strings) {
   EXPECT_EQ(Json("a\"\\\n\r\t\x01é").dump(), "\"a\\\"\\\\\\n\\r\\t\\u0001é\"");
   EXPECT_EQ(Json(std::string_view("a\0b", 3)).dump(), "\"a\\u0000b\"");
-  EXPECT_EQ(Json("a\xFF\xFE" "b").dump(), "\"a\uFFFD\uFFFDb\"");  // never writes what no reader takes
+  EXPECT_EQ(Json("a\xFF\xFE"
+                 "b")
+                .dump(),
+            "\"a\uFFFD\uFFFDb\"");  // never writes what no reader takes
 }
 
 TEST(Json, indents) {
@@ -77,8 +82,10 @@ TEST(Json, indents) {
 }
 
 TEST(Json, refuses_what_is_not_json) {
-  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":}", "{a:1}", "'x'", "01", "+1", ".5", "1.", "nul", "[1] 2", "NaN",
-                           "Infinity", "\"\\x\"", "\"\t\"", "\"\\ud800\"", "{\"a\":1,}", "// c\n1"}) {
+  for (const char* text :
+       {"",         " ",       "{",      "[1,]",        "{\"a\":}",   "{a:1}",  "'x'",
+        "01",       "+1",      ".5",     "1.",          "nul",        "[1] 2",  "NaN",
+        "Infinity", "\"\\x\"", "\"\t\"", "\"\\ud800\"", "{\"a\":1,}", "// c\n1"}) {
     EXPECT_NE(error_of(text), "") << text;
   }
   EXPECT_NE(error_of(std::string_view("{}\0{}", 5)).find("NUL at byte 2"), std::string::npos);
@@ -132,12 +139,12 @@ TEST(Utf8, finds_the_first_invalid_byte) {
   EXPECT_EQ(find_invalid_utf8("abcdefghijklm"), npos);
   EXPECT_EQ(find_invalid_utf8("aé中😀\u07FF\uFFFF\U0010FFFF"), npos);
   EXPECT_EQ(find_invalid_utf8(std::string_view("a\0b", 3)), npos);
-  EXPECT_EQ(find_invalid_utf8("\xC0\x80"), 0u);              // overlong
-  EXPECT_EQ(find_invalid_utf8("ab\xED\xA0\x80"), 2u);        // surrogate
+  EXPECT_EQ(find_invalid_utf8("\xC0\x80"), 0u);                  // overlong
+  EXPECT_EQ(find_invalid_utf8("ab\xED\xA0\x80"), 2u);            // surrogate
   EXPECT_EQ(find_invalid_utf8("12345678\xF4\x90\x80\x80"), 8u);  // beyond U+10FFFF
-  EXPECT_EQ(find_invalid_utf8("\xE2\x82"), 0u);              // cut
-  EXPECT_EQ(find_invalid_utf8("\xE0\x9F\xBF"), 0u);          // overlong
-  EXPECT_EQ(find_invalid_utf8("\xF0\x8F\xBF\xBF"), 0u);      // overlong
+  EXPECT_EQ(find_invalid_utf8("\xE2\x82"), 0u);                  // cut
+  EXPECT_EQ(find_invalid_utf8("\xE0\x9F\xBF"), 0u);              // overlong
+  EXPECT_EQ(find_invalid_utf8("\xF0\x8F\xBF\xBF"), 0u);          // overlong
   EXPECT_EQ(find_invalid_utf8("\xF5\x80\x80\x80"), 0u);
   EXPECT_EQ(find_invalid_utf8("a\x80"), 1u);
   EXPECT_EQ(find_invalid_utf8("abcdefg\xFFhijklmnop"), 7u);
@@ -152,7 +159,8 @@ TEST(Utf8, accepts_exactly_the_scalar_values) {
     } else if (c < 0x800) {
       text = {static_cast<char>(0xC0 | c >> 6), static_cast<char>(0x80 | (c & 63))};
     } else if (c < 0x10000) {
-      text = {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};
+      text = {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)),
+              static_cast<char>(0x80 | (c & 63))};
     } else {
       text = {static_cast<char>(0xF0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 63)),
               static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))};

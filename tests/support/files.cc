@@ -1,11 +1,11 @@
 #include "support/files.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <stdexcept>
+
+#include <unistd.h>
 
 namespace qkv::testing {
 namespace fs = std::filesystem;
@@ -23,20 +23,23 @@ TempFolder::~TempFolder() {
 
 fs::path TempFolder::write(const std::string& name, std::string_view bytes) const {
   const fs::path path = path_ / name;
-  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return path;
 }
 
 std::vector<std::string> list_folder(const fs::path& folder) {
   std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
 
 std::optional<fs::path> shared_path(const std::string& relative) {
   const char* given = std::getenv("QKV_SHARED");
-  const fs::path path = (given != nullptr ? fs::path(given) : fs::path(QKV_SOURCE_DIR) / ".." / "shared") / relative;
+  const fs::path path =
+      (given != nullptr ? fs::path(given) : fs::path(QKV_SOURCE_DIR) / ".." / "shared") / relative;
   if (!fs::exists(path)) return std::nullopt;
   return path;
 }

@@ -1,13 +1,13 @@
 // Folders and files of tests.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace qkv::testing {
 
@@ -30,13 +30,14 @@ class TempFolder {
 // Names in a folder, sorted.
 std::vector<std::string> list_folder(const std::filesystem::path& folder);
 
-// A file or folder of the data that lies outside the repository ($QKV_SHARED, else ../shared beside the repository); nothing if absent.
+// A file or folder of the data that lies outside the repository ($QKV_SHARED, else ../shared beside
+// the repository); nothing if absent.
 std::optional<std::filesystem::path> shared_path(const std::string& relative);
 
 }  // namespace qkv::testing
 
 // Sets `name` to the path or skips the test with a clear word.
-#define QKV_SHARED_OR_SKIP(name, relative)                                                  \
-  const auto name##_found = ::qkv::testing::shared_path(relative);                         \
+#define QKV_SHARED_OR_SKIP(name, relative)                                                       \
+  const auto name##_found = ::qkv::testing::shared_path(relative);                               \
   if (!name##_found) GTEST_SKIP() << "needs " << relative << " of the shared data (QKV_SHARED)"; \
   const std::filesystem::path name = *name##_found
