@@ -1,8 +1,6 @@
 # Every third-party library of the project, in one place. Reasons: docs/dependencies.md.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(tomlplusplus REQUIRED)
 # Debian's dnnl-config.cmake insists on the OpenCL headers, which only the GPU part needs: look for the library itself.
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
@@ -13,6 +11,12 @@ endif()
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+
+# Only for building qkv itself.
+if(TARGET qkv_flags)
+  find_package(nlohmann_json REQUIRED)
+  find_package(tomlplusplus REQUIRED)
+endif()
 if(QKV_BUILD_APPS)
   find_package(CLI11 REQUIRED)
 endif()

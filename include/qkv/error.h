@@ -39,7 +39,7 @@ class QKV_API Error : public std::runtime_error {
 
 // One class per code, so that callers catch by type.
 template <ErrorCode kCode>
-class ErrorOf : public Error {
+class QKV_API ErrorOf : public Error {
  public:
   ErrorOf(std::string where, const std::string& message) : Error(kCode, std::move(where), message) {}
 };
