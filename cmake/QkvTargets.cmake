@@ -1,7 +1,7 @@
 # One object library per folder of src/. The folder names on the right of DEPS are the only ones it may include.
 add_library(qkv_flags INTERFACE)
 target_include_directories(qkv_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-target_compile_options(qkv_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi -ffp-contract=off)
+target_compile_options(qkv_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi -Wno-missing-field-initializers -ffp-contract=off)
 if(QKV_SANITIZE)
   target_compile_options(qkv_flags INTERFACE -fsanitize=${QKV_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(qkv_flags INTERFACE -fsanitize=${QKV_SANITIZE})
