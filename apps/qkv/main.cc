@@ -1,18 +1,18 @@
 // The program `qkv VERB ...`: global options, the list of verbs, and errors to exit statuses.
 #include <CLI/CLI.hpp>
-
 #include <csignal>
 #include <exception>
 #include <new>
+
+#include "qkv/error.h"
+#include "qkv/threads.h"
+#include "qkv/version.h"
 
 #include "base/check.h"
 #include "base/cpu.h"
 #include "base/log.h"
 #include "base/nearest.h"
 #include "base/thread_pool.h"
-#include "qkv/error.h"
-#include "qkv/threads.h"
-#include "qkv/version.h"
 #include "terminal.h"
 #include "verbs.h"
 
@@ -30,8 +30,10 @@ void add_globals(CLI::App& app, Globals& globals) {
   app.add_option("--threads", globals.threads, "threads to use (wins over QKV_NUM_THREADS)");
   app.add_option("--seed", globals.seed, "seed of every random number");
   app.add_flag("--json", globals.json, "one JSON object a line on stdout");
-  app.add_flag_callback("-q,--quiet", [&globals] { globals.verbosity = -1; }, "warnings and errors only");
-  app.add_flag_callback("-v,--verbose", [&globals] { globals.verbosity = 1; }, "more messages");
+  app.add_flag_callback(
+      "-q,--quiet", [&globals] { globals.verbosity = -1; }, "warnings and errors only");
+  app.add_flag_callback(
+      "-v,--verbose", [&globals] { globals.verbosity = 1; }, "more messages");
   app.set_version_flag("--version", std::string("qkv ") + version());
 }
 
@@ -45,17 +47,20 @@ void apply_globals(const CLI::App& app, const Globals& globals) {
   active_isa();
   const int cores = cpu_budget().threads;
   if (num_threads() > cores) {
-    log_message(LogLevel::kWarning, fmt::format("{} threads on {} usable core{}: expect it to be slower than {}",
-                                                num_threads(), cores, cores == 1 ? "" : "s", cores));
+    log_message(LogLevel::kWarning,
+                fmt::format("{} threads on {} usable core{}: expect it to be slower than {}",
+                            num_threads(), cores, cores == 1 ? "" : "s", cores));
   }
 }
 
 // The message for a command line that does not parse; names the verb that was probably meant.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
-  const std::string help = chosen.empty() ? "qkv --help" : "qkv " + chosen[0]->get_name() + " --help";
+  const std::string help =
+      chosen.empty() ? "qkv --help" : "qkv " + chosen[0]->get_name() + " --help";
   const std::vector<std::string> rest = app.remaining();
-  if (!chosen.empty() || rest.empty()) return fmt::format("[arguments] {} (see {})", error.what(), help);
+  if (!chosen.empty() || rest.empty())
+    return fmt::format("[arguments] {} (see {})", error.what(), help);
   std::vector<std::string> names;
   for (const CLI::App* verb : app.get_subcommands(nullptr)) names.push_back(verb->get_name());
   const std::string nearest = nearest_name(rest[0], names);
@@ -76,9 +81,12 @@ int exit_status(const Error& error) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("qkv trains, evaluates and inspects Transformer models on machines without a GPU.", "qkv");
-  app.footer("Examples:\n  qkv info\n  qkv train --help\n\nData goes to stdout, messages to stderr. Exit status: 0 done, "
-             "1 failed, 2 refused before any work.");
+  CLI::App app("qkv trains, evaluates and inspects Transformer models on machines without a GPU.",
+               "qkv");
+  app.footer(
+      "Examples:\n  qkv info\n  qkv train --help\n\nData goes to stdout, messages to stderr. Exit "
+      "status: 0 done, "
+      "1 failed, 2 refused before any work.");
   app.require_subcommand(1);
   app.fallthrough();
   Globals globals;
@@ -104,7 +112,8 @@ int run(int argc, char** argv) {
     log_message(LogLevel::kError, error.what());
     return exit_status(error);
   } catch (const std::bad_alloc&) {
-    log_message(LogLevel::kError, "[memory] the machine has no memory left for this; use a smaller batch or model");
+    log_message(LogLevel::kError,
+                "[memory] the machine has no memory left for this; use a smaller batch or model");
   } catch (const std::exception& error) {
     log_message(LogLevel::kError, fmt::format("[internal] {}", error.what()));
   }

@@ -1,7 +1,5 @@
 #include "terminal.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -10,6 +8,8 @@
 #include <cstring>
 #include <iostream>
 #include <mutex>
+
+#include <unistd.h>
 
 #include "base/check.h"
 
@@ -48,7 +48,8 @@ void erase_progress() {
 void print_line(std::string_view line) {
   std::string text(line);
   text += '\n';
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
+    return;
   if (errno == EPIPE) throw OutputClosed{};
   fail<IoError>("stdout", "cannot write the output: {}", std::strerror(errno));
 }
@@ -62,8 +63,12 @@ void set_up_messages(int verbosity) {
   set_log_sink([verbosity, color = colour()](LogLevel level, const std::string& message) {
     if (level == LogLevel::kDebug && verbosity < 1) return;
     if (level == LogLevel::kInfo && verbosity < 0) return;
-    const char* label = level == LogLevel::kError ? "error: " : level == LogLevel::kWarning ? "warning: " : "";
-    const char* start = !color || *label == '\0' ? "" : level == LogLevel::kError ? "\033[31m" : "\033[33m";
+    const char* label = level == LogLevel::kError     ? "error: "
+                        : level == LogLevel::kWarning ? "warning: "
+                                                      : "";
+    const char* start = !color || *label == '\0'    ? ""
+                        : level == LogLevel::kError ? "\033[31m"
+                                                    : "\033[33m";
     const char* stop = *start == '\0' ? "" : "\033[0m";
     const std::lock_guard lock(g_stderr_mutex);
     erase_progress();
@@ -71,10 +76,12 @@ void set_up_messages(int verbosity) {
   });
 }
 
-ItemReader::ItemReader(std::vector<std::string> arguments, std::string_view verb) : arguments_(std::move(arguments)) {
+ItemReader::ItemReader(std::vector<std::string> arguments, std::string_view verb)
+    : arguments_(std::move(arguments)) {
   if (!arguments_.empty()) return;
-  require<ArgumentError>(isatty(STDIN_FILENO) == 0, "arguments",
-                         "expected text for {}; give it as an argument, or one item a line on stdin", verb);
+  require<ArgumentError>(
+      isatty(STDIN_FILENO) == 0, "arguments",
+      "expected text for {}; give it as an argument, or one item a line on stdin", verb);
   arguments_.emplace_back("-");
 }
 

@@ -15,16 +15,19 @@ namespace qkv::inline v0 {
 // stdout was closed by the reader (`qkv ... | head`): main() ends quietly.
 struct OutputClosed {};
 
-// Writes one line to stdout and flushes it. OutputClosed if the reader is gone; IoError for any other failure.
+// Writes one line to stdout and flushes it. OutputClosed if the reader is gone; IoError for any
+// other failure.
 void print_line(std::string_view line);
 void print_json(const Json& value);  // on one line
 
-// Messages go through log_message(); this makes them appear on stderr. Colour only on a terminal without NO_COLOR.
+// Messages go through log_message(); this makes them appear on stderr. Colour only on a terminal
+// without NO_COLOR.
 void set_up_messages(int verbosity);
 bool stderr_is_terminal();
 
-// The arguments of a verb, where "-" stands for the lines of stdin; without arguments stdin is read, unless it is a
-// terminal (ArgumentError). Every line is one item, empty ones too; a final line without newline counts.
+// The arguments of a verb, where "-" stands for the lines of stdin; without arguments stdin is
+// read, unless it is a terminal (ArgumentError). Every line is one item, empty ones too; a final
+// line without newline counts.
 class ItemReader {
  public:
   ItemReader(std::vector<std::string> arguments, std::string_view verb);
@@ -39,7 +42,8 @@ class ItemReader {
   std::int64_t line_ = 0;
 };
 
-// One line on stderr that is overwritten, at most ten times a second; nothing off a terminal or with -q.
+// One line on stderr that is overwritten, at most ten times a second; nothing off a terminal or
+// with -q.
 class ProgressLine {
  public:
   explicit ProgressLine(int verbosity);
@@ -55,7 +59,8 @@ class ProgressLine {
   std::chrono::steady_clock::time_point last_{};
 };
 
-// From now on SIGINT and SIGTERM are only noted, for a verb that saves before it leaves; a second one ends the process.
+// From now on SIGINT and SIGTERM are only noted, for a verb that saves before it leaves; a second
+// one ends the process.
 void note_signals();
 int noted_signal();  // 0, SIGINT or SIGTERM
 

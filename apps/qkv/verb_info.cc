@@ -3,9 +3,10 @@
 
 #include <fmt/format.h>
 
+#include "qkv/version.h"
+
 #include "base/cpu.h"
 #include "base/thread_pool.h"
-#include "qkv/version.h"
 #include "terminal.h"
 #include "verbs.h"
 

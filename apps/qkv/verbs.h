@@ -1,4 +1,5 @@
-// The verbs of the program. Each lives in a file of its own, verb_NAME.cc, and adds itself to the parser:
+// The verbs of the program. Each lives in a file of its own, verb_NAME.cc, and adds itself to the
+// parser:
 //
 //   void add_info(CLI::App& app, Globals& globals) {
 //     auto options = std::make_shared<InfoOptions>();
@@ -10,9 +11,10 @@
 //     });
 //   }
 //
-// The callback only sets `run`, which main() calls once the whole command line is known to be good. It returns the
-// exit status: 0, or 3 for findings. Everything else is an exception: ArgumentError and ConfigError (before any work)
-// end in 2, ErrorCode::kInterrupted in 130 or 143, every other error in 1.
+// The callback only sets `run`, which main() calls once the whole command line is known to be good.
+// It returns the exit status: 0, or 3 for findings. Everything else is an exception: ArgumentError
+// and ConfigError (before any work) end in 2, ErrorCode::kInterrupted in 130 or 143, every other
+// error in 1.
 #pragma once
 
 #include <cstdint>

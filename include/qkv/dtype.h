@@ -8,7 +8,18 @@
 
 namespace qkv::inline v0 {
 
-enum class DType : std::uint8_t { kFloat64, kFloat32, kBFloat16, kFloat16, kInt64, kInt32, kInt16, kInt8, kUInt8, kBool };
+enum class DType : std::uint8_t {
+  kFloat64,
+  kFloat32,
+  kBFloat16,
+  kFloat16,
+  kInt64,
+  kInt32,
+  kInt16,
+  kInt8,
+  kUInt8,
+  kBool
+};
 
 struct BFloat16 {
   std::uint16_t bits = 0;
@@ -44,24 +55,44 @@ constexpr bool is_floating(DType dtype) { return dtype <= DType::kFloat16; }
 template <class T>
 constexpr DType dtype_of();
 template <>
-constexpr DType dtype_of<double>() { return DType::kFloat64; }
+constexpr DType dtype_of<double>() {
+  return DType::kFloat64;
+}
 template <>
-constexpr DType dtype_of<float>() { return DType::kFloat32; }
+constexpr DType dtype_of<float>() {
+  return DType::kFloat32;
+}
 template <>
-constexpr DType dtype_of<BFloat16>() { return DType::kBFloat16; }
+constexpr DType dtype_of<BFloat16>() {
+  return DType::kBFloat16;
+}
 template <>
-constexpr DType dtype_of<Float16>() { return DType::kFloat16; }
+constexpr DType dtype_of<Float16>() {
+  return DType::kFloat16;
+}
 template <>
-constexpr DType dtype_of<std::int64_t>() { return DType::kInt64; }
+constexpr DType dtype_of<std::int64_t>() {
+  return DType::kInt64;
+}
 template <>
-constexpr DType dtype_of<std::int32_t>() { return DType::kInt32; }
+constexpr DType dtype_of<std::int32_t>() {
+  return DType::kInt32;
+}
 template <>
-constexpr DType dtype_of<std::int16_t>() { return DType::kInt16; }
+constexpr DType dtype_of<std::int16_t>() {
+  return DType::kInt16;
+}
 template <>
-constexpr DType dtype_of<std::int8_t>() { return DType::kInt8; }
+constexpr DType dtype_of<std::int8_t>() {
+  return DType::kInt8;
+}
 template <>
-constexpr DType dtype_of<std::uint8_t>() { return DType::kUInt8; }
+constexpr DType dtype_of<std::uint8_t>() {
+  return DType::kUInt8;
+}
 template <>
-constexpr DType dtype_of<bool>() { return DType::kBool; }
+constexpr DType dtype_of<bool>() {
+  return DType::kBool;
+}
 
 }  // namespace qkv::inline v0

@@ -41,7 +41,8 @@ class QKV_API Error : public std::runtime_error {
 template <ErrorCode kCode>
 class QKV_API ErrorOf : public Error {
  public:
-  ErrorOf(std::string where, const std::string& message) : Error(kCode, std::move(where), message) {}
+  ErrorOf(std::string where, const std::string& message)
+      : Error(kCode, std::move(where), message) {}
 };
 
 using InternalError = ErrorOf<ErrorCode::kInternal>;

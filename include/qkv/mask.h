@@ -1,5 +1,6 @@
-// Typed attention masks. No function of this library takes a bare boolean array: the two conventions in use
-// (true = may attend, true = blocked) cannot be mixed up, since each has its own constructor.
+// Typed attention masks. No function of this library takes a bare boolean array: the two
+// conventions in use (true = may attend, true = blocked) cannot be mixed up, since each has its own
+// constructor.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +16,24 @@ namespace qkv::inline v0 {
 
 // A value type; immutable; sharing between threads is safe.
 //
-// Combining with & intersects visibility and adds additive biases; an additive -inf blocks. What is blocked has exactly
-// no influence: its keys and values are never read into a product. A query with no visible key gives zeros.
+// Combining with & intersects visibility and adds additive biases; an additive -inf blocks. What is
+// blocked has exactly no influence: its keys and values are never read into a product. A query with
+// no visible key gives zeros.
 class QKV_API Mask {
  public:
   Mask() = default;  // everything is visible
 
-  // Boolean (or uint8/int64: nonzero = true) arrays [N,S], [B,1,1,S], [B,1,N,S] or [B,H,N,S]; extents 1 broadcast.
+  // Boolean (or uint8/int64: nonzero = true) arrays [N,S], [B,1,1,S], [B,1,N,S] or [B,H,N,S];
+  // extents 1 broadcast.
   static Mask keep(const Tensor& keep);    // nonzero: the query may attend to the key
   static Mask block(const Tensor& block);  // nonzero: it may not
-  static Mask additive(const Tensor& bias);  // fp32 or fp64, same shapes: added to the scaled scores; -inf blocks
-  static Mask causal();                      // query i sees keys j <= i + S - N (anchored at the last key)
-  static Mask window(std::int64_t n);        // |i + S - N - j| < n; n >= 1
-  static Mask window(std::int64_t left, std::int64_t right);  // -left <= j - (i + S - N) <= right; -1: unlimited
-  static Mask lengths(std::vector<std::int64_t> lengths);     // keys j >= lengths[b] are hidden
+  static Mask additive(
+      const Tensor& bias);  // fp32 or fp64, same shapes: added to the scaled scores; -inf blocks
+  static Mask causal();     // query i sees keys j <= i + S - N (anchored at the last key)
+  static Mask window(std::int64_t n);  // |i + S - N - j| < n; n >= 1
+  static Mask window(std::int64_t left,
+                     std::int64_t right);  // -left <= j - (i + S - N) <= right; -1: unlimited
+  static Mask lengths(std::vector<std::int64_t> lengths);  // keys j >= lengths[b] are hidden
 
   friend QKV_API Mask operator&(const Mask& a, const Mask& b);
 
@@ -38,8 +43,8 @@ class QKV_API Mask {
   std::int64_t right() const { return right_; }  // -1: unlimited; causal is right() == 0
   const std::vector<std::int64_t>* lengths() const { return lengths_.get(); }
   struct Array {
-    Tensor values;       // as given, rank 4 with broadcast extents 1
-    bool keep = false;   // for boolean arrays
+    Tensor values;      // as given, rank 4 with broadcast extents 1
+    bool keep = false;  // for boolean arrays
     bool additive = false;
   };
   const std::vector<Array>& arrays() const { return arrays_; }

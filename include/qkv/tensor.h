@@ -34,15 +34,18 @@ class QKV_API Shape {
 
 class Storage;  // src/tensor/storage.h
 
-// Copying a Tensor shares its storage. Const access from several threads is safe; writing is the caller's to order.
-// Storage is aligned to 64 bytes and has at least 64 spare bytes behind the last element.
+// Copying a Tensor shares its storage. Const access from several threads is safe; writing is the
+// caller's to order. Storage is aligned to 64 bytes and has at least 64 spare bytes behind the last
+// element.
 class QKV_API Tensor {
  public:
-  Tensor() = default;                                                  // undefined: defined() is false
-  static Tensor empty(const Shape& shape, DType dtype = DType::kFloat32);  // contents unspecified (NaN in debug builds)
+  Tensor() = default;  // undefined: defined() is false
+  static Tensor empty(const Shape& shape,
+                      DType dtype = DType::kFloat32);  // contents unspecified (NaN in debug builds)
   static Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32);
   // View of memory of the caller's; `owner` (may be null) is kept alive as long as the view.
-  static Tensor wrap(void* data, const Shape& shape, DType dtype, std::shared_ptr<const void> owner = nullptr);
+  static Tensor wrap(void* data, const Shape& shape, DType dtype,
+                     std::shared_ptr<const void> owner = nullptr);
   template <class T>
   static Tensor from(std::span<const T> values, const Shape& shape);  // copies; numel must fit
   template <class T>
@@ -75,8 +78,8 @@ class QKV_API Tensor {
   Tensor transpose(int a, int b) const;
   Tensor select(int dim, std::int64_t index) const;  // drops the dimension
 
-  Tensor clone() const;       // contiguous copy
-  Tensor contiguous() const;  // itself if it is, else a copy
+  Tensor clone() const;          // contiguous copy
+  Tensor contiguous() const;     // itself if it is, else a copy
   Tensor to(DType dtype) const;  // converted copy (round to nearest even); itself if equal
   void copy_from(const Tensor& source) const;  // same shape; converts the dtype
   void fill(double value) const;

@@ -18,7 +18,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
         continue;
       }
       const std::size_t cost = a[i - 1] == b[j - 1] ? 0 : 1;
-      cell = std::min({d[(i - 1) * width + j] + 1, d[i * width + j - 1] + 1, d[(i - 1) * width + j - 1] + cost});
+      cell = std::min({d[(i - 1) * width + j] + 1, d[i * width + j - 1] + 1,
+                       d[(i - 1) * width + j - 1] + cost});
       const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
       if (swapped) cell = std::min(cell, d[(i - 2) * width + j - 2] + 1);
     }

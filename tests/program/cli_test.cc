@@ -9,7 +9,9 @@ using namespace qkv;
 using namespace qkv::testing;
 
 namespace {
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 }  // namespace
 
 TEST(Program, help_names_the_verbs_and_goes_to_stdout) {
@@ -43,11 +45,13 @@ TEST(Program, no_verb_and_unknown_options_are_refused) {
 }
 
 TEST(Program, threads_flag_wins_over_the_environment) {
-  const Finished flag = run_qkv({"info", "--json", "--threads", "1"}, {.environment = {"QKV_NUM_THREADS=2"}});
+  const Finished flag =
+      run_qkv({"info", "--json", "--threads", "1"}, {.environment = {"QKV_NUM_THREADS=2"}});
   EXPECT_EQ(Json::parse(flag.out).at("threads").as_int(), 1);
   const Finished environment = run_qkv({"info", "--json"}, {.environment = {"QKV_NUM_THREADS=1"}});
   EXPECT_EQ(Json::parse(environment.out).at("threads").as_int(), 1);
-  EXPECT_TRUE(has(Json::parse(environment.out).at("threads_reason").as_string(), "QKV_NUM_THREADS"));
+  EXPECT_TRUE(
+      has(Json::parse(environment.out).at("threads_reason").as_string(), "QKV_NUM_THREADS"));
 }
 
 TEST(Program, zero_threads_are_refused) {
@@ -56,7 +60,8 @@ TEST(Program, zero_threads_are_refused) {
     EXPECT_EQ(flag.status, 2) << bad;
     EXPECT_NE(flag.err, "") << bad;
     EXPECT_EQ(flag.out, "") << bad;
-    EXPECT_EQ(run_qkv({"info"}, {.environment = {std::string("QKV_NUM_THREADS=") + bad}}).status, 2) << bad;
+    EXPECT_EQ(run_qkv({"info"}, {.environment = {std::string("QKV_NUM_THREADS=") + bad}}).status, 2)
+        << bad;
   }
 }
 
@@ -74,13 +79,16 @@ TEST(Program, unknown_instruction_set_is_refused) {
 }
 
 TEST(Program, full_disk_behind_stdout_is_an_error) {
-  const Finished run = run_program({"sh", "-c", "exec \"$0\" info > /dev/full", QKV_BINARY_DIR "/qkv"});
+  const Finished run =
+      run_program({"sh", "-c", "exec \"$0\" info > /dev/full", QKV_BINARY_DIR "/qkv"});
   EXPECT_EQ(run.status, 1);
   EXPECT_TRUE(has(run.err, "[stdout]")) << run.err;
 }
 
 TEST(Program, closed_stdout_is_quiet) {
-  const Finished run = run_program({"bash", "-c", "(sleep 0.2; \"$0\" info; echo \"left $?\" >&2) | true", QKV_BINARY_DIR "/qkv"});
+  const Finished run =
+      run_program({"bash", "-c", "(sleep 0.2; \"$0\" info; echo \"left $?\" >&2) | true",
+                   QKV_BINARY_DIR "/qkv"});
   EXPECT_EQ(run.err, "left 0\n");
 }
 

@@ -1,4 +1,5 @@
-// The program on a processor without AVX-512, which is where code of a wrong instruction set crashes.
+// The program on a processor without AVX-512, which is where code of a wrong instruction set
+// crashes.
 #include <gtest/gtest.h>
 
 #include "base/json.h"

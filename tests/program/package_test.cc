@@ -1,7 +1,7 @@
 // The installed package: find_package from another project, and what the shared library exports.
-#include <gtest/gtest.h>
-
 #include <sstream>
+
+#include <gtest/gtest.h>
 
 #include "support/files.h"
 #include "support/process.h"
@@ -16,8 +16,9 @@ TEST(Package, installs_and_serves_another_project) {
   const std::string prefix = folder / "prefix", build = folder / "build";
   const Finished install = run_program({"cmake", "--install", QKV_BINARY_DIR, "--prefix", prefix});
   ASSERT_EQ(install.status, 0) << install.out << install.err;
-  const Finished configure = run_program({"cmake", "-G", "Ninja", "-S", QKV_SOURCE_DIR "/tests/package", "-B", build,
-                                          "-DCMAKE_PREFIX_PATH=" + prefix});
+  const Finished configure =
+      run_program({"cmake", "-G", "Ninja", "-S", QKV_SOURCE_DIR "/tests/package", "-B", build,
+                   "-DCMAKE_PREFIX_PATH=" + prefix});
   ASSERT_EQ(configure.status, 0) << configure.out << configure.err;
   const Finished compile = run_program({"cmake", "--build", build});
   ASSERT_EQ(compile.status, 0) << compile.out << compile.err;
@@ -30,7 +31,8 @@ TEST(Package, installs_and_serves_another_project) {
 
 TEST(Package, shared_library_exports_nothing_but_qkv) {
   if (!have_program("nm")) GTEST_SKIP() << "needs nm (package binutils)";
-  const Finished run = run_program({"nm", "-DC", "--defined-only", QKV_BINARY_DIR "/src/libqkv.so"});
+  const Finished run =
+      run_program({"nm", "-DC", "--defined-only", QKV_BINARY_DIR "/src/libqkv.so"});
   ASSERT_EQ(run.status, 0) << run.err;
   std::istringstream lines(run.out);
   int symbols = 0;

@@ -1,8 +1,5 @@
 #include "support/process.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +7,9 @@
 #include <iterator>
 #include <sstream>
 #include <stdexcept>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "support/files.h"
 
@@ -50,7 +50,8 @@ Finished run_program(const std::vector<std::string>& arguments, const RunOptions
   if (child < 0) throw std::runtime_error("cannot fork");
   if (child == 0) become(arguments, options, streams.path());
   int state = 0;
-  if (waitpid(child, &state, 0) != child) throw std::runtime_error("cannot wait for " + arguments[0]);
+  if (waitpid(child, &state, 0) != child)
+    throw std::runtime_error("cannot wait for " + arguments[0]);
   Finished finished;
   finished.status = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
   finished.out = slurp(streams / "out");
