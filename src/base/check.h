@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <string_view>
 #include <utility>
 
 #include "qkv/error.h"
@@ -19,6 +20,11 @@ template <class E, class... Args>
 void require(bool condition, const char* where, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) [[unlikely]]
     throw E(where, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// What an error says without its leading "[where] ": for a message that names a better place.
+inline std::string_view error_reason(const Error& error) {
+  return std::string_view(error.what()).substr(error.where().size() + 3);
 }
 
 }  // namespace qkv::inline v0

@@ -1,0 +1,295 @@
+#include "io/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/nearest.h"
+
+namespace qkv::inline v0::io {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "safetensors data is little-endian and read in place");
+
+constexpr std::uint64_t kPrefix = 8;                // bytes of the header's length
+constexpr std::uint64_t kMaxHeader = 100'000'000;   // as in the reference implementation
+constexpr std::uint64_t kPage = 4096, kSpare = 64;  // kernels may read this much behind a tensor
+constexpr const char* kMetadata = "__metadata__";
+
+struct DTypeName {
+  const char* name;
+  DType dtype;
+};
+constexpr DTypeName kDTypes[] = {
+    {"F64", DType::kFloat64}, {"F32", DType::kFloat32}, {"BF16", DType::kBFloat16},
+    {"F16", DType::kFloat16}, {"I64", DType::kInt64},   {"I32", DType::kInt32},
+    {"I16", DType::kInt16},   {"I8", DType::kInt8},     {"U8", DType::kUInt8},
+    {"BOOL", DType::kBool},
+};
+
+DType parse_dtype(const std::string& name) {
+  for (const DTypeName& known : kDTypes) {
+    if (name == known.name) return known.dtype;
+  }
+  fail<DataError>("safetensors",
+                  "expected a dtype of F64 F32 BF16 F16 I64 I32 I16 I8 U8 BOOL, got '{}'", name);
+}
+
+const char* format_dtype(DType dtype) {
+  for (const DTypeName& known : kDTypes) {
+    if (dtype == known.dtype) return known.name;
+  }
+  fail<InternalError>("safetensors", "expected a dtype with a name, got number {}",
+                      static_cast<int>(dtype));
+}
+
+// One tensor of the header: checked in itself, not yet against its neighbours.
+struct Entry {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  std::uint64_t begin = 0, end = 0;  // in the data part
+};
+
+std::uint64_t parse_offset(const Json& value) {
+  const std::int64_t offset = value.as_int();
+  require<DataError>(offset >= 0, "safetensors", "expected data_offsets >= 0, got {}", offset);
+  return static_cast<std::uint64_t>(offset);
+}
+
+Shape parse_shape(const Json& value) {
+  const Json::Array& dims = value.as_array();
+  require<DataError>(dims.size() <= Shape::kMaxRank, "safetensors",
+                     "expected at most {} dimensions, got {}", int{Shape::kMaxRank}, dims.size());
+  std::vector<std::int64_t> extents;
+  for (const Json& dim : dims) {
+    extents.push_back(dim.as_int());
+    require<DataError>(extents.back() >= 0, "safetensors", "expected extents >= 0, got {}",
+                       extents.back());
+  }
+  return Shape(extents);
+}
+
+// The bytes that dtype and shape ask for; every product is checked.
+std::uint64_t bytes_of(DType dtype, const Shape& shape) {
+  std::uint64_t bytes = dtype_size(dtype);
+  for (int i = 0; i < shape.rank(); ++i) {
+    const bool wraps = __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(shape[i]), &bytes);
+    require<DataError>(!wraps && bytes <= static_cast<std::uint64_t>(INT64_MAX), "safetensors",
+                       "expected a shape that fits in memory, got {}", shape.str());
+  }
+  return bytes;
+}
+
+Entry parse_entry(const std::string& name, const Json& value) {
+  Entry entry;
+  entry.name = name;
+  entry.dtype = parse_dtype(value.at("dtype").as_string());
+  entry.shape = parse_shape(value.at("shape"));
+  const Json& offsets = value.at("data_offsets");
+  require<DataError>(offsets.as_array().size() == 2, "safetensors",
+                     "expected two data_offsets, got {}", offsets.size());
+  entry.begin = parse_offset(offsets.at(std::size_t{0}));
+  entry.end = parse_offset(offsets.at(1));
+  require<DataError>(entry.begin <= entry.end, "safetensors",
+                     "expected data_offsets in order, got [{}, {}]", entry.begin, entry.end);
+  const std::uint64_t wanted = bytes_of(entry.dtype, entry.shape);
+  require<DataError>(entry.end - entry.begin == wanted, "safetensors",
+                     "expected {} bytes for {} {}, got {}", wanted, format_dtype(entry.dtype),
+                     entry.shape.str(), entry.end - entry.begin);
+  return entry;
+}
+
+// The tensors must cover the data part exactly: no hole, no overlap, nothing behind.
+void check_coverage(const std::vector<Entry>& entries, std::uint64_t data_bytes) {
+  std::vector<const Entry*> order;
+  for (const Entry& entry : entries) order.push_back(&entry);
+  std::sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
+    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+  });
+  std::uint64_t covered = 0;
+  for (const Entry* entry : order) {
+    require<DataError>(entry->begin == covered, "safetensors",
+                       "expected tensor '{}' to begin at byte {} of the data, got {}", entry->name,
+                       covered, entry->begin);
+    covered = entry->end;
+  }
+  require<DataError>(covered == data_bytes, "safetensors",
+                     "expected {} bytes of data, got {}: the file is {}", covered, data_bytes,
+                     covered > data_bytes ? "cut off" : "longer than its header says");
+}
+
+// A view of the map, or a copy where kernels could not read it in place.
+Tensor make_tensor(const std::shared_ptr<const MappedFile>& file, std::uint64_t data_start,
+                   const Entry& entry) {
+  const std::byte* bytes = file->data() + data_start + entry.begin;
+  const std::uint64_t size = entry.end - entry.begin;
+  const bool aligned = (data_start + entry.begin) % dtype_size(entry.dtype) == 0;
+  const std::uint64_t mapped_end = (file->size() + kPage - 1) / kPage * kPage;
+  const bool readable_behind = data_start + entry.end + kSpare <= mapped_end;
+  if (aligned && readable_behind && size > 0) {
+    return Tensor::wrap(const_cast<std::byte*>(bytes), entry.shape, entry.dtype, file);
+  }
+  Tensor copy = Tensor::empty(entry.shape, entry.dtype);
+  if (size > 0) std::memcpy(copy.raw(), bytes, size);
+  return copy;
+}
+
+void check_bool_bytes(const MappedFile& file, std::uint64_t data_start, const Entry& entry) {
+  if (entry.dtype != DType::kBool) return;
+  for (std::uint64_t i = entry.begin; i < entry.end; ++i) {
+    const int byte = std::to_integer<int>(file.data()[data_start + i]);
+    require<DataError>(byte <= 1, "safetensors",
+                       "expected bytes 0 and 1 in BOOL tensor '{}', got {}", entry.name, byte);
+  }
+}
+
+struct Header {
+  std::uint64_t data_start = 0;
+  std::vector<Entry> entries;
+  std::map<std::string, std::string> metadata;
+};
+
+Header parse_header(const MappedFile& file) {
+  Header header;
+  require<DataError>(file.size() >= kPrefix, "safetensors", "expected at least {} bytes, got {}",
+                     kPrefix, file.size());
+  std::uint64_t length = 0;
+  std::memcpy(&length, file.data(), kPrefix);
+  require<DataError>(length <= file.size() - kPrefix && length <= kMaxHeader, "safetensors",
+                     "expected a header of at most {} bytes, got a header length of {}",
+                     std::min<std::uint64_t>(file.size() - kPrefix, kMaxHeader), length);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kPrefix, length);
+  require<DataError>(text.starts_with('{'), "safetensors",
+                     "expected a header that begins with '{{', got {} bytes without it", length);
+  header.data_start = kPrefix + length;
+  const Json json = Json::parse(text, "safetensors", 8);
+  for (const auto& [name, value] : json.as_object()) {
+    if (name == kMetadata) {
+      for (const auto& [key, word] : value.as_object()) header.metadata[key] = word.as_string();
+      continue;
+    }
+    try {
+      header.entries.push_back(parse_entry(name, value));
+    } catch (const Error& error) {
+      fail<DataError>("safetensors", "tensor '{}': {}", name, error_reason(error));
+    }
+  }
+  check_coverage(header.entries, file.size() - header.data_start);
+  for (const Entry& entry : header.entries) check_bool_bytes(file, header.data_start, entry);
+  return header;
+}
+
+// Where each tensor's bytes go: wide types first, so that every tensor is aligned for its type.
+std::vector<std::size_t> data_order(const std::vector<std::pair<std::string, Tensor>>& tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return dtype_size(tensors[a].second.dtype()) > dtype_size(tensors[b].second.dtype());
+  });
+  return order;
+}
+
+std::string format_header(const std::vector<std::pair<std::string, Tensor>>& tensors,
+                          const std::vector<std::size_t>& order,
+                          const std::map<std::string, std::string>& metadata) {
+  std::vector<std::uint64_t> begins(tensors.size());
+  std::uint64_t offset = 0;
+  for (const std::size_t i : order) {
+    begins[i] = offset;
+    offset += tensors[i].second.nbytes();
+  }
+  Json::Object header;
+  if (!metadata.empty()) {
+    Json::Object words;
+    for (const auto& [key, word] : metadata) words.emplace_back(key, word);
+    header.emplace_back(kMetadata, std::move(words));
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Tensor& tensor = tensors[i].second;
+    Json::Array shape;
+    for (int d = 0; d < tensor.rank(); ++d) shape.emplace_back(tensor.dim(d));
+    Json entry = Json::object();
+    entry["dtype"] = format_dtype(tensor.dtype());
+    entry["shape"] = std::move(shape);
+    entry["data_offsets"] = Json::Array{begins[i], begins[i] + tensor.nbytes()};
+    header.emplace_back(tensors[i].first, std::move(entry));
+  }
+  std::string text = Json(std::move(header)).dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  return text;
+}
+
+void check_savable(const std::vector<std::pair<std::string, Tensor>>& tensors,
+                   const std::map<std::string, std::string>& metadata) {
+  const auto check_text = [](const std::string& text) {
+    require<ArgumentError>(find_invalid_utf8(text) == std::string::npos, "safetensors",
+                           "expected names in UTF-8, got '{}'", Json(text).as_string());
+  };
+  std::set<std::string_view> seen;
+  for (const auto& [name, tensor] : tensors) {
+    check_text(name);
+    require<ArgumentError>(name != kMetadata, "safetensors",
+                           "expected another tensor name than '{}', got it", kMetadata);
+    require<ArgumentError>(seen.insert(name).second, "safetensors",
+                           "expected each tensor name once, got '{}' twice", name);
+    require<ArgumentError>(tensor.defined(), "safetensors",
+                           "expected a tensor with data, got '{}' without", name);
+  }
+  for (const auto& [key, word] : metadata) {
+    check_text(key);
+    check_text(word);
+  }
+}
+
+}  // namespace
+
+SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
+  const std::shared_ptr<const MappedFile> mapped = MappedFile::open(path);
+  SafetensorsFile file;
+  try {
+    Header header = parse_header(*mapped);
+    for (const Entry& entry : header.entries) {
+      file.names_.push_back(entry.name);
+      file.tensors_.emplace(entry.name, make_tensor(mapped, header.data_start, entry));
+    }
+    file.metadata_ = std::move(header.metadata);
+  } catch (const DataError& error) {
+    fail<ModelError>("safetensors", "'{}': {}", path.string(), error_reason(error));
+  }
+  return file;
+}
+
+const Tensor& SafetensorsFile::tensor(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found != tensors_.end()) return found->second;
+  const std::string near = nearest_name(name, names_);
+  fail<ModelError>("safetensors", "expected the tensor '{}', got a file of {} tensors without it{}",
+                   name, names_.size(), near.empty() ? "" : "; the nearest name is '" + near + "'");
+}
+
+void save_safetensors(const std::filesystem::path& path,
+                      const std::vector<std::pair<std::string, Tensor>>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  check_savable(tensors, metadata);
+  const std::vector<std::size_t> order = data_order(tensors);
+  const std::string header = format_header(tensors, order, metadata);
+  const std::uint64_t length = header.size();
+  AtomicFile file(path);
+  file.write(&length, kPrefix);
+  file.write(header.data(), header.size());
+  for (const std::size_t i : order) {
+    const Tensor packed = tensors[i].second.contiguous();
+    file.write(packed.raw(), packed.nbytes());
+  }
+  file.commit();
+}
+
+}  // namespace qkv::inline v0::io
