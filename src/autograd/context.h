@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "autograd/var.h"
@@ -16,22 +15,30 @@ class CaptureSink {
  public:
   virtual ~CaptureSink() = default;
   virtual bool wants_attention() const { return false; }
-  // weights: ragged, one flat tensor of B blocks [H, N_b, N_b].
-  virtual void attention(const std::string& module, const Tensor& weights) { (void)module, (void)weights; }
-  virtual void activation(const std::string& module, const Tensor& value) { (void)module, (void)value; }
+  // weights: ragged, one flat tensor of B blocks [H, N_b, N_b]. Linear attention has none and does
+  // not call.
+  virtual void attention(const std::string& module, const Tensor& weights) {
+    (void)module, (void)weights;
+  }
+  // value: [T, C], or [B, C] from the pooling on. Valid during the call; clone() what is kept.
+  virtual void activation(const std::string& module, const Tensor& value) {
+    (void)module, (void)value;
+  }
 };
 
 struct Context {
-  Tape* tape = nullptr;                  // null: no gradients are recorded
-  bool training = false;                 // dropout is on only when true
-  std::uint64_t seed = 0;                // of dropout
-  std::uint32_t step = 0;                // training step: part of dropout's key
-  const RaggedLayout* layout = nullptr;  // of the packed tokens
+  Tape* tape = nullptr;    // null: no gradients are recorded
+  bool training = false;   // dropout is on only when true
+  std::uint64_t seed = 0;  // of dropout
+  std::uint32_t step = 0;  // training step: part of dropout's key
+  const RaggedLayout* layout =
+      nullptr;  // of the packed tokens; must live until the backward pass has ended
   CaptureSink* capture = nullptr;
-  std::string module;                    // path of the module that runs now, "encoder.layers.0.attention"
+  std::string module;  // path of the module that runs now, "encoder.layers.0.attention"
 
   bool recording(const Var& v) const { return tape != nullptr && v.requires_grad(); }
-  // Key for dropout number `which` of the running module.
+  // Key for dropout number `which` of the running module: a hash of (seed, module path, which), and
+  // the step.
   RandomKey random_key(int which) const;
 };
 

@@ -1,16 +1,49 @@
 // Values with gradients, and the tape that fills them in.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "ops/linear.h"
 #include "qkv/tensor.h"
 
+#include "ops/linear.h"
+
 namespace qkv::inline v0 {
+
+// Handle to a gradient. Kept apart from the value, so that a backward rule which needs no value
+// does not keep it alive. Copies share the gradient. Not thread-safe.
+class Gradient {
+ public:
+  Gradient() = default;
+  Gradient(const Shape& shape, DType dtype, bool wanted);
+  bool wanted() const { return state_ && state_->wanted; }
+  bool arrived() const { return state_ && state_->arrived; }
+  const Tensor& value() const { return state_->value; }  // undefined until something arrives
+  // True if other gradients share the memory: it must not be written to.
+  bool shared() const { return state_->shared; }
+
+  // Where a backward rule should write, and how: kOverwrite the first time (contents unspecified),
+  // kAdd afterwards. Counts as arrived from then on.
+  std::pair<Tensor, ops::Into> slot() const;
+  // Adds `gradient`, or takes it over if it is the first. shared: the caller keeps using its memory
+  // (read only).
+  void accumulate(const Tensor& gradient, bool shared = false) const;
+  void bind(Tensor buffer) const;  // the gradient lives there from now on
+  void clear() const;              // nothing has arrived; memory that is not bound is freed
+  void set_wanted(bool wanted) const { state_->wanted = wanted; }
+
+ private:
+  struct State {
+    Tensor value;
+    Shape shape;
+    DType dtype = DType::kFloat32;
+    bool wanted = false, arrived = false, bound = false, shared = false;
+  };
+  std::shared_ptr<State> state_;
+};
 
 // Handle to a value and, if it takes part in differentiation, its gradient. Copies share both.
 class Var {
@@ -18,50 +51,56 @@ class Var {
   Var() = default;
   explicit Var(Tensor value, bool requires_grad = false);
   bool defined() const { return node_ != nullptr; }
-  bool requires_grad() const { return node_ && node_->requires_grad; }
+  bool requires_grad() const { return node_ && node_->gradient.wanted(); }
+  void set_requires_grad(bool on) const { node_->gradient.set_wanted(on); }
   const Tensor& value() const { return node_->value; }
-  const Tensor& grad() const { return node_->grad; }  // undefined until something arrives
-  bool has_grad() const { return node_ && node_->has_grad; }
-  // Where a backward rule should write: allocates on first use; kOverwrite the first time, kAdd afterwards.
-  // Parameters bind their gradient to a flat buffer by bind_grad.
-  std::pair<Tensor, ops::Into> grad_slot() const;
-  void accumulate(const Tensor& gradient) const;  // takes it over if it is the first, else adds
-  void bind_grad(Tensor buffer) const;            // grad lives there from now on; has_grad stays as it is
-  void clear_grad() const;                        // has_grad = false (a bound buffer stays bound)
-  void mark_grad() const { node_->has_grad = true; }
+  const Gradient& gradient() const { return node_->gradient; }
+  const Tensor& grad() const {
+    return node_->gradient.value();
+  }  // undefined until something arrives
+  bool has_grad() const { return node_ && node_->gradient.arrived(); }
+  void bind_grad(Tensor buffer) const { node_->gradient.bind(std::move(buffer)); }
+  void clear_grad() const { node_->gradient.clear(); }
+  // Another tensor of the same shape and dtype in its place (parameters move into flat buffers).
   void set_value(Tensor value) const { node_->value = std::move(value); }
-  void release_value() const { node_->value = Tensor(); }
-  const void* id() const { return node_.get(); }
 
  private:
   struct Node {
-    Tensor value, grad;
-    bool requires_grad = false, has_grad = false, bound = false;
+    Tensor value;
+    Gradient gradient;
   };
   std::shared_ptr<Node> node_;
 };
 
-// Records one backward rule per op, in order; backward() calls them in reverse and frees each as it goes.
+// Records one backward rule per op, in order; backward() calls them in reverse and frees each as it
+// goes, so that the memory of activations falls during the backward pass.
 class Tape {
  public:
-  // `output` is the op's result: its rule is skipped if no gradient arrived there. `op` and `module` name it in messages.
-  void record(const char* op, Var output, std::function<void(const Tensor& dout)> rule);
-  // Starts with d(output) = seed (a tensor of the output's shape) and runs every rule once. The tape is empty afterwards.
+  using Rule = std::function<void(const Tensor& dout)>;
+  // `output` is the op's result. The rule is skipped if no gradient arrived there (nor at `second`,
+  // for an op with two results; then dout may be undefined). `op` and the running module name it in
+  // messages.
+  void record(const char* op, const Var& output, Rule rule, const Var& second = Var());
+  // Starts with d(output) = seed (of the output's shape) and runs every rule once. The tape is
+  // empty afterwards, also after an exception. Gradients of intermediate results are freed; those
+  // of leaves stay.
   void backward(const Var& output, const Tensor& seed);
   void clear() { entries_.clear(); }
   std::size_t size() const { return entries_.size(); }
-  void set_module(std::string path) { module_ = std::move(path); }
+  void set_module(const std::string& path) { module_ = path; }
   const std::string& module() const { return module_; }
-  // Called after each rule with (op, module, the output gradient): the watch for non-finite values.
-  using Watch = std::function<void(const char* op, const std::string& module, const Tensor& gradient)>;
+  // Called before each rule with (op, module, the gradient of its output): the watch for non-finite
+  // values.
+  using Watch =
+      std::function<void(const char* op, const std::string& module, const Tensor& gradient)>;
   void set_watch(Watch watch) { watch_ = std::move(watch); }
 
  private:
   struct Entry {
     const char* op;
     std::string module;
-    Var output;
-    std::function<void(const Tensor&)> rule;
+    Gradient output, second;
+    Rule rule;
   };
   std::vector<Entry> entries_;
   std::string module_;

@@ -1,39 +1,54 @@
-// Encoder with a classification head: embeddings, blocks, pooling, linear. BERT-like or RoPE/RMSNorm/SwiGLU by configuration.
+// Encoder with a classification head: embeddings, blocks, pooling, linear. BERT-like or
+// RoPE/RMSNorm/SwiGLU by configuration.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 
 #include "autograd/context.h"
 #include "models/config.h"
 #include "nn/module.h"
-#include "text/dataset.h"
 
 namespace qkv::inline v0 {
 
+// Forward passes of one model may run in several threads at once, each with its own Context, while
+// nobody changes weights.
 class EncoderClassifier {
  public:
-  // Random weights, a pure function of the configuration and the seed (docs/numerics.md says which distributions).
-  EncoderClassifier(const EncoderConfig& config, std::uint64_t seed);
+  // Random weights, a pure function of the configuration and the seed (docs/numerics.md says which
+  // distributions). ConfigError with all faults of the configuration. dtype: float32, or float64
+  // for gradient checks.
+  EncoderClassifier(const EncoderConfig& config, std::uint64_t seed, DType dtype = DType::kFloat32);
   ~EncoderClassifier();
   EncoderClassifier(EncoderClassifier&&) noexcept;
   EncoderClassifier& operator=(EncoderClassifier&&) noexcept;
 
   const EncoderConfig& config() const;
-  nn::Module& module();              // parameters, names, flat buffers per block
+  nn::Module& module();  // parameters, names, flat buffers per block
   const nn::Module& module() const;
 
-  // Logits [B, V] of packed token ids (T of them, laid out by context.layout). context.tape null: inference.
+  // Logits [B, V] of packed token ids (T of them, laid out by context.layout). context.tape null:
+  // inference. DataError for a text longer than the position table (with both numbers) and for an
+  // empty one; ArgumentError for an id outside the vocabulary. context.layout must live until the
+  // backward pass has ended.
   Var forward(Context& context, std::span<const std::int32_t> ids) const;
   // Hidden states [T, C] after the last block (and final norm).
   Var encode(Context& context, std::span<const std::int32_t> ids) const;
+  // One vector per text [B, C]: the head's input without dropout.
+  Var pooled(Context& context, std::span<const std::int32_t> ids) const;
 
-  // config.json and model.safetensors, Hugging Face layout. Loading gives back the same bits.
+  // config.json and model.safetensors, Hugging Face layout, each written whole or not at all.
+  // Loading gives back the same bits, saving again the same bytes. IoError; ModelError naming the
+  // file, key or tensor for anything that does not fit, missing or surplus weights and non-finite
+  // values among it.
   void save(const std::filesystem::path& folder) const;
   static EncoderClassifier load(const std::filesystem::path& folder);
 
  private:
   struct Impl;
+  explicit EncoderClassifier(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,54 +1,100 @@
-// Modules: named parameters, in a tree, over flat buffers.
+// Modules: named parameters, in groups, over flat buffers.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "autograd/context.h"
 #include "autograd/var.h"
+#include "nn/init.h"
 
 namespace qkv::inline v0::nn {
 
 struct Parameter {
-  std::string name;          // full path, Hugging Face style: "encoder.layers.0.attention.qkv.weight"
+  std::string name;  // full path, Hugging Face style: "encoder.layers.0.attention.qkv.weight"
   Var var;
-  bool decay = true;         // false: norms, biases, embeddings
-  bool trainable = true;
+  bool decay = true;      // false: norms, biases, embeddings
+  bool trainable = true;  // change it by Module::set_trainable
+  Init init;
 };
 
-// Flat buffers of one unit (a Block, the embeddings, the head): parameters are views into `values`, their gradients views
-// into `gradients`. The optimiser keeps its state in the same layout.
+// Flat buffers of one unit (a Block, the embeddings, the head): parameters are views into `values`,
+// their gradients views into `gradients`. The optimiser keeps its state in the same layout.
 struct ParameterGroup {
-  std::string name;                 // "encoder.layers.0"
-  Tensor values, gradients;         // [n] fp32 (fp64 in gradient checks)
+  std::string name;  // "encoder.layers.0"
+  Tensor values;     // [n] fp32 (fp64 in gradient checks); zero between parameters
+  Tensor gradients;  // [n], undefined before enable_gradients()
   std::vector<Parameter> parameters;
-  std::vector<std::int64_t> offsets;  // of each parameter in the flat buffers, multiples of 16 elements
+  std::vector<std::int64_t>
+      offsets;  // of each parameter in the flat buffers, multiples of 16 elements
 };
 
-// Root of a model's parameters, in a fixed order.
+// The parameters of a model, in a fixed order. Reading is thread-safe.
 class Module {
  public:
-  // Building: begin_group, then add parameters (fp32 or fp64 values), then finish() lays out the flat buffers.
+  explicit Module(DType dtype = DType::kFloat32) : dtype_(dtype) {}
+  Module(Module&&) noexcept = default;
+  Module& operator=(Module&&) noexcept = default;
+
+  // Building: begin_group, add its parameters, and so on; finish() lays out the flat buffers
+  // (zeros).
   void begin_group(std::string name);
-  Var add(std::string name, const Tensor& initial, bool decay);
+  Var add(std::string name, const Shape& shape, const Init& init, bool decay);
   void finish();
+  // Random values: a pure function of (seed, parameter name).
+  void initialise(std::uint64_t seed);
 
   std::vector<ParameterGroup>& groups() { return groups_; }
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   void for_each(const std::function<void(Parameter&)>& f);
   void for_each(const std::function<void(const Parameter&)>& f) const;
-  const Parameter* find(const std::string& name) const;
-  std::int64_t num_parameters() const;
-  void zero_gradients();  // has_grad false and gradients 0
-  std::uint64_t version() const { return version_; }  // bumped by whoever changes weights: invalidates packed copies
+  const Parameter* find(const std::string& name) const;  // null if absent
+  std::int64_t num_parameters() const;                   // elements
+  DType dtype() const { return dtype_; }
+
+  // A parameter that is not trainable gets no gradient, and backward rules skip the work for it.
+  void set_trainable(Parameter& parameter, bool trainable);
+
+  // Training. enable_gradients() makes the flat gradient buffers (once; zeros) and binds the
+  // parameters to them. clear_gradients() forgets what arrived without touching memory: the next
+  // backward pass overwrites. After it, a parameter whose var.has_grad() is still false got no
+  // gradient: its part of the buffer is stale and the optimiser must leave the parameter and its
+  // state alone; settle_gradients() sets such parts to zero.
+  void enable_gradients();
+  void clear_gradients();
+  void settle_gradients();
+  void zero_gradients();  // clear, and zeros everywhere
+
+  std::uint64_t version() const {
+    return version_;
+  }  // bumped by whoever changes weights: invalidates packed copies
   void bump_version() { ++version_; }
 
  private:
   std::vector<ParameterGroup> groups_;
   std::uint64_t version_ = 0;
+  DType dtype_;
+};
+
+// Adds parameters under a path: Builder(module, "encoder").child("layers.0") names
+// "encoder.layers.0.NAME".
+class Builder {
+ public:
+  Builder(Module& module, std::string path) : module_(&module), path_(std::move(path)) {}
+  Builder child(const std::string& name) const {
+    return {*module_, path_.empty() ? name : path_ + "." + name};
+  }
+  Var add(const std::string& name, const Shape& shape, const Init& init, bool decay) const {
+    return module_->add(path_.empty() ? name : path_ + "." + name, shape, init, decay);
+  }
+  Module& module() const { return *module_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  Module* module_;
+  std::string path_;
 };
 
 }  // namespace qkv::inline v0::nn

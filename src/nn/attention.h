@@ -1,0 +1,24 @@
+// Multi-head self-attention: one projection, views, and a projection back.
+#pragma once
+
+#include "nn/linear.h"
+#include "nn/options.h"
+
+namespace qkv::inline v0::nn {
+
+// x: [T, C] -> [T, C] over context.layout.
+// Parameters: qkv.weight [(H + 2 Hkv) D, C] with the heads of q, k, v in this order, qkv.bias;
+// out.weight [C, H D], out.bias.
+class MultiHeadAttention {
+ public:
+  MultiHeadAttention(const Builder& parent, const std::string& name, const AttentionConfig& config);
+  Var operator()(Context& context, const Var& x) const;
+
+ private:
+  std::string name_;
+  AttentionConfig config_;
+  autograd::HeadLayout heads_;
+  Linear qkv_, out_;
+};
+
+}  // namespace qkv::inline v0::nn
