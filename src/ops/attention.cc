@@ -1,0 +1,389 @@
+#include "ops/attention.h"
+
+#include <cmath>
+
+#include "base/check.h"
+#include "kernels/attention_list.h"
+#include "kernels/reference/attention_linear.h"
+
+namespace qkv::inline v0::ops {
+
+namespace {
+
+using kernels::AttentionMaskArray;
+using kernels::AttentionOperand;
+using kernels::AttentionSequences;
+
+constexpr const char* kWhere = "attention";
+
+// Shapes of an input, after every check on them.
+struct Sizes {
+  std::int64_t batch, heads, kv_heads, head_size, value_size;
+  std::int64_t n, s;  // longest sequence of queries and of keys
+  AttentionSequences queries, keys;
+  bool ragged, heads_first;
+
+  int head_dim() const { return ragged ? 1 : heads_first ? 1 : 2; }
+  int token_dim() const { return ragged ? 0 : heads_first ? 2 : 1; }
+};
+
+void check_operand(const Tensor& tensor, const char* name, int rank, DType dtype) {
+  require<ShapeError>(tensor.defined(), kWhere, "expected a tensor {}, got an undefined one", name);
+  require<ShapeError>(tensor.rank() == rank, kWhere,
+                      "expected {} of rank {} ({}), got shape {}", name, rank,
+                      rank == 3 ? "tokens, heads, channels" : "batch, tokens, heads, channels",
+                      tensor.shape().str());
+  require<ShapeError>(tensor.dtype() == dtype, kWhere, "expected {} as {} like q, got {}", name,
+                      dtype_name(dtype), dtype_name(tensor.dtype()));
+  require<ShapeError>(tensor.dim(-1) >= 1, kWhere, "expected at least 1 channel in {}, got shape {}",
+                      name, tensor.shape().str());
+  require<ShapeError>(tensor.stride(-1) == 1 || tensor.dim(-1) == 1, kWhere,
+                      "expected contiguous channels in {}, got stride {}: call contiguous()", name,
+                      tensor.stride(-1));
+}
+
+AttentionSequences ragged_sequences(const RaggedLayout& layout, const Tensor& tensor,
+                                    const char* name) {
+  require<ShapeError>(layout.tokens() == tensor.dim(0), kWhere,
+                      "expected {} with the {} tokens of its layout, got {}", name, layout.tokens(),
+                      tensor.dim(0));
+  return {layout.starts.data(), 0};
+}
+
+Sizes check_input(const AttentionInput& input) {
+  require<ShapeError>(input.q.defined(), kWhere, "expected a tensor q, got an undefined one");
+  const DType dtype = input.q.dtype();
+  require<ShapeError>(dtype == DType::kFloat32 || dtype == DType::kFloat64, kWhere,
+                      "expected float32 or float64, got {}", dtype_name(dtype));
+  require<ShapeError>((input.queries == nullptr) == (input.keys == nullptr), kWhere,
+                      "expected layouts of queries and of keys, or neither, got one");
+  Sizes sizes{};
+  sizes.ragged = input.queries != nullptr;
+  sizes.heads_first = input.heads_first && !sizes.ragged;
+  const int rank = sizes.ragged ? 3 : 4;
+  check_operand(input.q, "q", rank, dtype);
+  check_operand(input.k, "k", rank, dtype);
+  check_operand(input.v, "v", rank, dtype);
+  sizes.heads = input.q.dim(sizes.head_dim());
+  sizes.kv_heads = input.k.dim(sizes.head_dim());
+  sizes.head_size = input.q.dim(-1);
+  sizes.value_size = input.v.dim(-1);
+  require<ShapeError>(input.k.dim(-1) == sizes.head_size, kWhere,
+                      "expected q and k of equal head size, got q {} and k {}", sizes.head_size,
+                      input.k.dim(-1));
+  require<ShapeError>(input.v.dim(sizes.head_dim()) == sizes.kv_heads, kWhere,
+                      "expected k and v with equal heads, got k {} and v {}", sizes.kv_heads,
+                      input.v.dim(sizes.head_dim()));
+  require<ShapeError>(sizes.kv_heads >= 1 && sizes.heads >= 1 && sizes.heads % sizes.kv_heads == 0,
+                      kWhere, "expected query heads in whole groups per key/value head, got {} and {}",
+                      sizes.heads, sizes.kv_heads);
+  require<ShapeError>(input.k.dim(sizes.token_dim()) == input.v.dim(sizes.token_dim()), kWhere,
+                      "expected k and v of equal length, got k {} and v {}",
+                      input.k.dim(sizes.token_dim()), input.v.dim(sizes.token_dim()));
+  if (sizes.ragged) {
+    sizes.queries = ragged_sequences(*input.queries, input.q, "q");
+    sizes.keys = ragged_sequences(*input.keys, input.k, "k");
+    sizes.batch = input.queries->batch();
+    require<ShapeError>(input.keys->batch() == sizes.batch, kWhere,
+                        "expected as many key sequences as query sequences, got {} and {}",
+                        input.keys->batch(), sizes.batch);
+    sizes.n = input.queries->max_length();
+    sizes.s = input.keys->max_length();
+    return sizes;
+  }
+  sizes.batch = input.q.dim(0);
+  require<ShapeError>(input.k.dim(0) == sizes.batch && input.v.dim(0) == sizes.batch, kWhere,
+                      "expected q, k, v of one batch size, got {}, {} and {}", sizes.batch,
+                      input.k.dim(0), input.v.dim(0));
+  sizes.n = input.q.dim(sizes.token_dim());
+  sizes.s = input.k.dim(sizes.token_dim());
+  sizes.queries = {nullptr, sizes.n};
+  sizes.keys = {nullptr, sizes.s};
+  return sizes;
+}
+
+template <class T, class U>
+AttentionOperand<T> operand(const Tensor& tensor, const Sizes& sizes) {
+  return {tensor.data<U>(), tensor.stride(sizes.token_dim()), tensor.stride(sizes.head_dim()),
+          sizes.ragged ? 0 : tensor.stride(0)};
+}
+
+Shape with_channels(const Tensor& q, std::int64_t channels) {
+  Shape shape = q.shape();
+  shape[shape.rank() - 1] = channels;
+  return shape;
+}
+
+// A problem together with the arrays it points to.
+template <class T>
+struct Prepared {
+  kernels::AttentionProblem<T> problem;
+  std::vector<AttentionMaskArray> arrays;
+  std::vector<std::int64_t> weight_offsets;  // B + 1
+};
+
+void prepare_mask(const Mask& mask, const Sizes& sizes, kernels::AttentionMask& to,
+                  std::vector<AttentionMaskArray>& arrays) {
+  mask.check(sizes.batch, sizes.heads, sizes.n, sizes.s);
+  to.left = mask.left();
+  to.right = mask.right();
+  to.lengths = mask.lengths() ? mask.lengths()->data() : nullptr;
+  for (const Mask::Array& array : mask.arrays()) {
+    AttentionMaskArray a;
+    a.data = array.values.raw();
+    a.kind = array.additive ? AttentionMaskArray::Kind::kAdditive
+             : array.keep   ? AttentionMaskArray::Kind::kKeep
+                            : AttentionMaskArray::Kind::kBlock;
+    a.element_bytes = static_cast<std::uint8_t>(dtype_size(array.values.dtype()));
+    for (int i = 0; i < 4; ++i)
+      a.strides[i] = array.values.dim(i) == 1 ? 0 : array.values.stride(i);
+    arrays.push_back(a);
+  }
+  to.arrays = arrays.data();
+  to.array_count = static_cast<int>(arrays.size());
+}
+
+void prepare_dropout(const AttentionInput& input, const AttentionOptions& options,
+                     const Sizes& sizes, kernels::AttentionDropout& to) {
+  const double p = options.dropout_p;
+  require<ArgumentError>(p >= 0 && p <= 1, kWhere, "expected a dropout probability in [0, 1], got {}",
+                         p);
+  if (p == 0) return;
+  require<UnsupportedError>(sizes.heads <= 65536, kWhere,
+                            "expected at most 65536 heads with dropout, got {}", sizes.heads);
+  to.threshold = static_cast<std::uint64_t>(std::llround(p * 4294967296.0));
+  to.keep_scale = p < 1 ? 1 / (1 - p) : 0;
+  to.key = options.dropout_key.key;
+  to.step = options.dropout_key.step;
+  if (input.queries && !input.queries->samples.empty()) {
+    require<ShapeError>(static_cast<std::int64_t>(input.queries->samples.size()) == sizes.batch,
+                        kWhere, "expected {} sample indices for dropout, got {}", sizes.batch,
+                        input.queries->samples.size());
+    to.samples = input.queries->samples.data();
+  }
+}
+
+// Everything but the outputs.
+template <class T>
+Prepared<T> prepare(const AttentionInput& input, const AttentionOptions& options,
+                    const Sizes& sizes) {
+  Prepared<T> prepared;
+  kernels::AttentionProblem<T>& p = prepared.problem;
+  p.queries = sizes.queries;
+  p.keys = sizes.keys;
+  p.batch = sizes.batch;
+  p.heads = sizes.heads;
+  p.kv_heads = sizes.kv_heads;
+  p.head_size = sizes.head_size;
+  p.value_size = sizes.value_size;
+  p.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes.head_size)));
+  require<ArgumentError>(std::isfinite(p.scale), kWhere, "expected a finite scale, got {}", p.scale);
+  prepare_mask(options.mask, sizes, p.mask, prepared.arrays);
+  prepare_dropout(input, options, sizes, p.dropout);
+  p.q = operand<const T, T>(input.q, sizes);
+  p.k = operand<const T, T>(input.k, sizes);
+  p.v = operand<const T, T>(input.v, sizes);
+  return prepared;
+}
+
+// Empty when `implementation` may run under the options, else the reason.
+template <class T>
+std::string refusal(const kernels::AttentionImplementation<T>& implementation,
+                    const kernels::AttentionProblem<T>& problem, const AttentionOptions& options) {
+  if (options.backend == AttentionBackend::kNaive && !implementation.is_naive())
+    return "the naive backend is asked for";
+  if (options.backend == AttentionBackend::kFlash && implementation.is_naive())
+    return "the flash backend is asked for";
+  if (options.return_weights && !implementation.is_naive())
+    return "the weights are asked for, which it never forms as a whole";
+  const char* reason = implementation.refusal(problem);
+  return reason ? reason : "";
+}
+
+template <class T>
+const kernels::AttentionImplementation<T>& choose(const kernels::AttentionProblem<T>& problem,
+                                                  const AttentionOptions& options) {
+  std::string reasons;
+  for (const auto& implementation : kernels::attention_implementations<T>()) {
+    const std::string reason = refusal(implementation, problem, options);
+    if (reason.empty()) return implementation;
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", implementation.name, reason);
+  }
+  fail<UnsupportedError>(kWhere, "expected a problem that the asked backend takes, got {} ({})",
+                         dtype_name(dtype_of<T>()), reasons);
+}
+
+template <class T>
+void allocate_weights(Prepared<T>& prepared, const Sizes& sizes, AttentionResult& result) {
+  std::int64_t total = 0;
+  for (std::int64_t b = 0; b < sizes.batch; ++b) {
+    prepared.weight_offsets.push_back(total);
+    total += sizes.heads * sizes.queries.length(b) * sizes.keys.length(b);
+  }
+  result.weights = Tensor::empty(
+      sizes.ragged ? Shape{total} : Shape{sizes.batch, sizes.heads, sizes.n, sizes.s},
+      dtype_of<T>());
+  prepared.problem.weights = result.weights.template data<T>();
+  prepared.problem.weight_offsets = prepared.weight_offsets.data();
+}
+
+template <class T>
+AttentionResult run_forward(const AttentionInput& input, const AttentionOptions& options,
+                            const Sizes& sizes) {
+  Prepared<T> prepared = prepare<T>(input, options, sizes);
+  kernels::AttentionProblem<T>& p = prepared.problem;
+  AttentionResult result;
+  result.out = Tensor::empty(with_channels(input.q, sizes.value_size), dtype_of<T>());
+  result.lse = Tensor::empty(sizes.ragged ? Shape{sizes.heads, input.q.dim(0)}
+                                          : Shape{sizes.batch, sizes.heads, sizes.n},
+                             dtype_of<T>());
+  p.out = operand<T, T>(result.out, sizes);
+  p.lse = result.lse.template data<T>();
+  if (options.return_weights) allocate_weights(prepared, sizes, result);
+  choose(p, options).forward(p);
+  return result;
+}
+
+void check_gradient(const Tensor& gradient, const Tensor& of, const char* name) {
+  check_operand(gradient, name, of.rank(), of.dtype());
+  require<ShapeError>(gradient.shape() == of.shape(), kWhere, "expected {} of shape {}, got {}",
+                      name, of.shape().str(), gradient.shape().str());
+}
+
+void check_gradients(const AttentionInput& input, const AttentionGradients& gradients) {
+  check_gradient(gradients.dq, input.q, "dq");
+  check_gradient(gradients.dk, input.k, "dk");
+  check_gradient(gradients.dv, input.v, "dv");
+}
+
+// dout as the kernels want it: shaped like out, contiguous channels.
+Tensor checked_dout(const Tensor& dout, const AttentionInput& input) {
+  const Shape expected = with_channels(input.q, input.v.dim(-1));
+  require<ShapeError>(dout.defined() && dout.shape() == expected && dout.dtype() == input.q.dtype(),
+                      kWhere, "expected dout {} of shape {}, got {} {}",
+                      dtype_name(input.q.dtype()), expected.str(), dtype_name(dout.dtype()),
+                      dout.shape().str());
+  return dout.stride(-1) == 1 ? dout : dout.contiguous();
+}
+
+template <class T>
+void run_backward(const Tensor& dout, const AttentionInput& input, const AttentionResult& result,
+                  const AttentionOptions& options, const AttentionGradients& gradients) {
+  const Sizes sizes = check_input(input);
+  check_gradients(input, gradients);
+  const Tensor g = checked_dout(dout, input);
+  require<ShapeError>(result.out.defined() && result.out.shape() == g.shape() &&
+                          result.out.dtype() == g.dtype() && result.lse.defined() &&
+                          result.lse.numel() == g.numel() / sizes.value_size &&
+                          result.lse.dtype() == g.dtype(),
+                      kWhere, "expected out and lse of the forward pass over the same input, got {} {}",
+                      result.out.shape().str(), result.lse.shape().str());
+  AttentionOptions backward_options = options;
+  backward_options.return_weights = false;
+  Prepared<T> prepared = prepare<T>(input, backward_options, sizes);
+  kernels::AttentionProblem<T>& p = prepared.problem;
+  const Tensor out = result.out.contiguous(), lse = result.lse.contiguous();
+  p.out = operand<T, T>(out, sizes);
+  p.lse = lse.data<T>();
+  p.dout = operand<const T, T>(g, sizes);
+  p.dq = operand<T, T>(gradients.dq, sizes);
+  p.dk = operand<T, T>(gradients.dk, sizes);
+  p.dv = operand<T, T>(gradients.dv, sizes);
+  choose(p, backward_options).backward(p);
+}
+
+template <class T>
+std::vector<AttentionChoice> explain(const AttentionInput& input, const AttentionOptions& options,
+                                     const Sizes& sizes) {
+  const Prepared<T> prepared = prepare<T>(input, options, sizes);
+  std::vector<AttentionChoice> choices;
+  for (const auto& implementation : kernels::attention_implementations<T>()) {
+    choices.push_back({implementation.name, refusal(implementation, prepared.problem, options)});
+    if (choices.back().refusal.empty()) break;
+  }
+  return choices;
+}
+
+template <class T>
+kernels::LinearAttentionProblem<T> prepare_linear(const AttentionInput& input, bool causal,
+                                                  const Sizes& sizes) {
+  require<UnsupportedError>(sizes.ragged && input.queries->starts == input.keys->starts,
+                            "linear_attention",
+                            "expected ragged self-attention: one layout for queries and keys");
+  kernels::LinearAttentionProblem<T> p;
+  p.sequences = sizes.queries;
+  p.batch = sizes.batch;
+  p.heads = sizes.heads;
+  p.kv_heads = sizes.kv_heads;
+  p.head_size = sizes.head_size;
+  p.value_size = sizes.value_size;
+  p.causal = causal;
+  p.q = operand<const T, T>(input.q, sizes);
+  p.k = operand<const T, T>(input.k, sizes);
+  p.v = operand<const T, T>(input.v, sizes);
+  return p;
+}
+
+template <class T>
+Tensor run_linear(const AttentionInput& input, bool causal, const Sizes& sizes) {
+  auto p = prepare_linear<T>(input, causal, sizes);
+  Tensor out = Tensor::empty(with_channels(input.q, sizes.value_size), dtype_of<T>());
+  p.out = operand<T, T>(out, sizes);
+  kernels::linear_attention_reference(p);
+  return out;
+}
+
+template <class T>
+void run_linear_backward(const Tensor& dout, const AttentionInput& input, bool causal,
+                         const AttentionGradients& gradients, const Sizes& sizes) {
+  auto p = prepare_linear<T>(input, causal, sizes);
+  check_gradients(input, gradients);
+  const Tensor g = checked_dout(dout, input);
+  p.dout = operand<const T, T>(g, sizes);
+  p.dq = operand<T, T>(gradients.dq, sizes);
+  p.dk = operand<T, T>(gradients.dk, sizes);
+  p.dv = operand<T, T>(gradients.dv, sizes);
+  kernels::linear_attention_backward_reference(p);
+}
+
+}  // namespace
+
+AttentionResult attention(const AttentionInput& input, const AttentionOptions& options) {
+  const Sizes sizes = check_input(input);
+  return input.q.dtype() == DType::kFloat64 ? run_forward<double>(input, options, sizes)
+                                            : run_forward<float>(input, options, sizes);
+}
+
+void attention_backward(const Tensor& dout, const AttentionInput& input,
+                        const AttentionResult& result, const AttentionOptions& options,
+                        const AttentionGradients& gradients) {
+  require<ShapeError>(input.q.defined(), kWhere, "expected a tensor q, got an undefined one");
+  if (input.q.dtype() == DType::kFloat64)
+    run_backward<double>(dout, input, result, options, gradients);
+  else
+    run_backward<float>(dout, input, result, options, gradients);
+}
+
+std::vector<AttentionChoice> explain_attention(const AttentionInput& input,
+                                               const AttentionOptions& options) {
+  const Sizes sizes = check_input(input);
+  return input.q.dtype() == DType::kFloat64 ? explain<double>(input, options, sizes)
+                                            : explain<float>(input, options, sizes);
+}
+
+Tensor linear_attention(const AttentionInput& input, bool causal) {
+  const Sizes sizes = check_input(input);
+  return input.q.dtype() == DType::kFloat64 ? run_linear<double>(input, causal, sizes)
+                                            : run_linear<float>(input, causal, sizes);
+}
+
+void linear_attention_backward(const Tensor& dout, const AttentionInput& input, bool causal,
+                               const AttentionGradients& gradients) {
+  const Sizes sizes = check_input(input);
+  if (input.q.dtype() == DType::kFloat64)
+    run_linear_backward<double>(dout, input, causal, gradients, sizes);
+  else
+    run_linear_backward<float>(dout, input, causal, gradients, sizes);
+}
+
+}  // namespace qkv::inline v0::ops
