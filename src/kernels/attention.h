@@ -118,7 +118,8 @@ struct AttentionDropout {
   bool drops(std::uint32_t number) const { return number < threshold; }
 };
 
-// Forward: q, k, v in; out, lse (and weights) out. Backward: q, k, v, out, lse, dout in; dq, dk, dv out.
+// Forward: q, k, v in; out, lse (and weights) out. Backward: q, k, v, out, lse, dout in; dq, dk, dv
+// out.
 template <class T>
 struct AttentionProblem {
   AttentionSequences queries, keys;
@@ -129,9 +130,9 @@ struct AttentionProblem {
   AttentionDropout dropout;
   AttentionOperand<const T> q, k, v, dout;
   AttentionOperand<T> out, dq, dk, dv;
-  T* lse = nullptr;                               // [H, T] or [B, H, N]
-  T* weights = nullptr;                           // blocks [H, N_b, S_b]; null: not wanted
-  const std::int64_t* weight_offsets = nullptr;   // first element of each sequence's block
+  T* lse = nullptr;                              // [H, T] or [B, H, N]
+  T* weights = nullptr;                          // blocks [H, N_b, S_b]; null: not wanted
+  const std::int64_t* weight_offsets = nullptr;  // first element of each sequence's block
 
   std::int64_t group() const { return heads / kv_heads; }
   T* lse_at(std::int64_t b, std::int64_t h) const {

@@ -29,14 +29,15 @@ struct Sizes {
 
 void check_operand(const Tensor& tensor, const char* name, int rank, DType dtype) {
   require<ShapeError>(tensor.defined(), kWhere, "expected a tensor {}, got an undefined one", name);
-  require<ShapeError>(tensor.rank() == rank, kWhere,
-                      "expected {} of rank {} ({}), got shape {}", name, rank,
+  require<ShapeError>(tensor.rank() == rank, kWhere, "expected {} of rank {} ({}), got shape {}",
+                      name, rank,
                       rank == 3 ? "tokens, heads, channels" : "batch, tokens, heads, channels",
                       tensor.shape().str());
   require<ShapeError>(tensor.dtype() == dtype, kWhere, "expected {} as {} like q, got {}", name,
                       dtype_name(dtype), dtype_name(tensor.dtype()));
-  require<ShapeError>(tensor.dim(-1) >= 1, kWhere, "expected at least 1 channel in {}, got shape {}",
-                      name, tensor.shape().str());
+  require<ShapeError>(tensor.dim(-1) >= 1, kWhere,
+                      "expected at least 1 channel in {}, got shape {}", name,
+                      tensor.shape().str());
   require<ShapeError>(tensor.stride(-1) == 1 || tensor.dim(-1) == 1, kWhere,
                       "expected contiguous channels in {}, got stride {}: call contiguous()", name,
                       tensor.stride(-1));
@@ -75,7 +76,8 @@ Sizes check_input(const AttentionInput& input) {
                       "expected k and v with equal heads, got k {} and v {}", sizes.kv_heads,
                       input.v.dim(sizes.head_dim()));
   require<ShapeError>(sizes.kv_heads >= 1 && sizes.heads >= 1 && sizes.heads % sizes.kv_heads == 0,
-                      kWhere, "expected query heads in whole groups per key/value head, got {} and {}",
+                      kWhere,
+                      "expected query heads in whole groups per key/value head, got {} and {}",
                       sizes.heads, sizes.kv_heads);
   require<ShapeError>(input.k.dim(sizes.token_dim()) == input.v.dim(sizes.token_dim()), kWhere,
                       "expected k and v of equal length, got k {} and v {}",
@@ -146,8 +148,8 @@ void prepare_mask(const Mask& mask, const Sizes& sizes, kernels::AttentionMask& 
 void prepare_dropout(const AttentionInput& input, const AttentionOptions& options,
                      const Sizes& sizes, kernels::AttentionDropout& to) {
   const double p = options.dropout_p;
-  require<ArgumentError>(p >= 0 && p <= 1, kWhere, "expected a dropout probability in [0, 1], got {}",
-                         p);
+  require<ArgumentError>(p >= 0 && p <= 1, kWhere,
+                         "expected a dropout probability in [0, 1], got {}", p);
   if (p == 0) return;
   require<UnsupportedError>(sizes.heads <= 65536, kWhere,
                             "expected at most 65536 heads with dropout, got {}", sizes.heads);
@@ -177,7 +179,8 @@ Prepared<T> prepare(const AttentionInput& input, const AttentionOptions& options
   p.head_size = sizes.head_size;
   p.value_size = sizes.value_size;
   p.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes.head_size)));
-  require<ArgumentError>(std::isfinite(p.scale), kWhere, "expected a finite scale, got {}", p.scale);
+  require<ArgumentError>(std::isfinite(p.scale), kWhere, "expected a finite scale, got {}",
+                         p.scale);
   prepare_mask(options.mask, sizes, p.mask, prepared.arrays);
   prepare_dropout(input, options, sizes, p.dropout);
   p.q = operand<const T, T>(input.q, sizes);
@@ -220,9 +223,9 @@ void allocate_weights(Prepared<T>& prepared, const Sizes& sizes, AttentionResult
     prepared.weight_offsets.push_back(total);
     total += sizes.heads * sizes.queries.length(b) * sizes.keys.length(b);
   }
-  result.weights = Tensor::empty(
-      sizes.ragged ? Shape{total} : Shape{sizes.batch, sizes.heads, sizes.n, sizes.s},
-      dtype_of<T>());
+  result.weights =
+      Tensor::empty(sizes.ragged ? Shape{total} : Shape{sizes.batch, sizes.heads, sizes.n, sizes.s},
+                    dtype_of<T>());
   prepared.problem.weights = result.weights.template data<T>();
   prepared.problem.weight_offsets = prepared.weight_offsets.data();
 }
@@ -234,9 +237,9 @@ AttentionResult run_forward(const AttentionInput& input, const AttentionOptions&
   kernels::AttentionProblem<T>& p = prepared.problem;
   AttentionResult result;
   result.out = Tensor::empty(with_channels(input.q, sizes.value_size), dtype_of<T>());
-  result.lse = Tensor::empty(sizes.ragged ? Shape{sizes.heads, input.q.dim(0)}
-                                          : Shape{sizes.batch, sizes.heads, sizes.n},
-                             dtype_of<T>());
+  result.lse = Tensor::empty(
+      sizes.ragged ? Shape{sizes.heads, input.q.dim(0)} : Shape{sizes.batch, sizes.heads, sizes.n},
+      dtype_of<T>());
   p.out = operand<T, T>(result.out, sizes);
   p.lse = result.lse.template data<T>();
   if (options.return_weights) allocate_weights(prepared, sizes, result);
@@ -272,12 +275,12 @@ void run_backward(const Tensor& dout, const AttentionInput& input, const Attenti
   const Sizes sizes = check_input(input);
   check_gradients(input, gradients);
   const Tensor g = checked_dout(dout, input);
-  require<ShapeError>(result.out.defined() && result.out.shape() == g.shape() &&
-                          result.out.dtype() == g.dtype() && result.lse.defined() &&
-                          result.lse.numel() == g.numel() / sizes.value_size &&
-                          result.lse.dtype() == g.dtype(),
-                      kWhere, "expected out and lse of the forward pass over the same input, got {} {}",
-                      result.out.shape().str(), result.lse.shape().str());
+  require<ShapeError>(
+      result.out.defined() && result.out.shape() == g.shape() && result.out.dtype() == g.dtype() &&
+          result.lse.defined() && result.lse.numel() == g.numel() / sizes.value_size &&
+          result.lse.dtype() == g.dtype(),
+      kWhere, "expected out and lse of the forward pass over the same input, got {} {}",
+      result.out.shape().str(), result.lse.shape().str());
   AttentionOptions backward_options = options;
   backward_options.return_weights = false;
   Prepared<T> prepared = prepare<T>(input, backward_options, sizes);

@@ -101,8 +101,9 @@ void forward_head(LinearHead<T> head) {
   }
 }
 
-// With dnum_i = dout_i / den_i and dden_i = -(dout_i . out_i) / den_i: writes dq, and adds to dk, dv
-// [S, D], [S, Dv] what flows through R_j = sum_i phi(q_i) dnum_i^T and r_j = sum_i phi(q_i) dden_i.
+// With dnum_i = dout_i / den_i and dden_i = -(dout_i . out_i) / den_i: writes dq, and adds to dk,
+// dv [S, D], [S, Dv] what flows through R_j = sum_i phi(q_i) dnum_i^T and r_j = sum_i phi(q_i)
+// dden_i.
 template <class T>
 void backward_head(LinearHead<T> head, std::vector<double>& dk, std::vector<double>& dv) {
   const LinearAttentionProblem<T>& p = head.p;
