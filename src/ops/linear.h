@@ -1,8 +1,9 @@
 // Products with a weight matrix, with bias and activation fused.
 #pragma once
 
-#include "ops/activation.h"
 #include "qkv/tensor.h"
+
+#include "ops/activation.h"
 
 namespace qkv::inline v0::ops {
 
@@ -11,25 +12,27 @@ enum class Into { kOverwrite, kAdd };
 
 struct LinearResult {
   Tensor y;    // [T, N]
-  Tensor pre;  // [T, N] before the activation; undefined for kNone (and for gated kinds it holds [T, 2F])
+  Tensor pre;  // [T, N] before the activation; undefined for kNone (and for gated kinds it holds
+               // [T, 2F])
 };
 
-// y = activation(x w^T + b).  x: [T, K] (rows contiguous, any row stride), w: [N, K], bias: [N] or undefined.
-// Gated activations (kSwiglu, kGeglu) take N = 2F: y[:, f] = act(pre[:, f]) * pre[:, F + f], y: [T, F].
-// fp32 and fp64. Gradient: linear_backward. Bits do not depend on the number of threads.
-// Accuracy: fp32 products accumulate in fp32 over K (relative error <= K * 2^-24 of sum |x||w|).
-// keep_pre: whether the caller needs `pre` (training).
-LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias, Activation activation = Activation::kNone,
-                    bool keep_pre = true);
+// y = activation(x w^T + b).  x: [T, K] (rows contiguous, any row stride), w: [N, K], bias: [N] or
+// undefined. Gated activations (kSwiglu, kGeglu) take N = 2F: y[:, f] = act(pre[:, f]) * pre[:, F +
+// f], y: [T, F]. fp32 and fp64. Gradient: linear_backward. Bits do not depend on the number of
+// threads. Accuracy: fp32 products accumulate in fp32 over K (relative error <= K * 2^-24 of sum
+// |x||w|). keep_pre: whether the caller needs `pre` (training).
+LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias,
+                    Activation activation = Activation::kNone, bool keep_pre = true);
 
 struct LinearGradients {
   Tensor dx;  // [T, K]; undefined if not asked for
 };
 
-// Given dy: [T, N or F] writes dw [N, K] and dbias [N] (either may be undefined: skipped) in the way `into` says,
-// and returns dx if need_dx. `pre` as returned by linear; it may be overwritten (it becomes the gradient before the
-// activation).
-LinearGradients linear_backward(const Tensor& dy, const Tensor& x, const Tensor& w, Activation activation, const Tensor& pre,
-                                bool need_dx, const Tensor& dw, const Tensor& dbias, Into into);
+// Given dy: [T, N or F] writes dw [N, K] and dbias [N] (either may be undefined: skipped) in the
+// way `into` says, and returns dx if need_dx. `pre` as returned by linear; it may be overwritten
+// (it becomes the gradient before the activation).
+LinearGradients linear_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
+                                Activation activation, const Tensor& pre, bool need_dx,
+                                const Tensor& dw, const Tensor& dbias, Into into);
 
 }  // namespace qkv::inline v0::ops

@@ -19,11 +19,14 @@ struct AdamWStep {
   double gradient_scale = 1;  // clipping and averaging, applied to the gradient first
   std::int64_t t = 1;         // this update's number, from 1
 };
-// Loshchilov and Hutter 2019: theta -= lr * decay * theta; m, v moving averages; theta -= lr * mhat / (sqrt(vhat) + eps).
-// theta, g, m, v: contiguous, one shape, fp32. One pass; zeroes g afterwards if zero_gradient.
-void adamw(const Tensor& theta, const Tensor& g, const Tensor& m, const Tensor& v, const AdamWStep& step, bool zero_gradient);
-// theta -= lr * (scale * g + decay * theta) with momentum buffer m (may be undefined): as torch.optim.SGD.
-void sgd(const Tensor& theta, const Tensor& g, const Tensor& m, double learning_rate, double momentum, double weight_decay,
-         double gradient_scale);
+// Loshchilov and Hutter 2019: theta -= lr * decay * theta; m, v moving averages; theta -= lr * mhat
+// / (sqrt(vhat) + eps). theta, g, m, v: contiguous, one shape, fp32. One pass; zeroes g afterwards
+// if zero_gradient.
+void adamw(const Tensor& theta, const Tensor& g, const Tensor& m, const Tensor& v,
+           const AdamWStep& step, bool zero_gradient);
+// theta -= lr * (scale * g + decay * theta) with momentum buffer m (may be undefined): as
+// torch.optim.SGD.
+void sgd(const Tensor& theta, const Tensor& g, const Tensor& m, double learning_rate,
+         double momentum, double weight_decay, double gradient_scale);
 
 }  // namespace qkv::inline v0::ops
