@@ -1,5 +1,9 @@
 // qkv info: the machine, and what qkv uses of it and why.
 #include <CLI/CLI.hpp>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -13,23 +17,98 @@
 namespace qkv::inline v0 {
 namespace {
 
-int run_info(const Globals& globals) {
-  const CpuFeatures& cpu = cpu_features();
-  if (globals.json) {
-    Json out = Json::object();
-    out["version"] = version();
-    out["processor"] = cpu.model;
-    out["isa"] = isa_name(active_isa());
-    out["isa_reason"] = active_isa_reason();
-    out["threads"] = num_threads();
-    out["threads_reason"] = num_threads_reason();
-    print_json(out);
-    return 0;
+// A figure of /proc/meminfo in bytes; 0 if it is not there.
+std::int64_t meminfo(const std::string& key) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name, unit; file >> name;) {
+    std::int64_t kib = 0;
+    file >> kib;
+    std::getline(file, unit);
+    if (name == key + ":") return kib * 1024;
   }
-  print_line(fmt::format("qkv        {}", version()));
-  print_line(fmt::format("processor  {}", cpu.model));
-  print_line(fmt::format("isa        {}", active_isa_reason()));
-  print_line(fmt::format("threads    {}", num_threads_reason()));
+  return 0;
+}
+
+// The memory limit of this process's cgroup (version 2) or of a parent; 0: none.
+std::int64_t cgroup_memory_limit() {
+  std::ifstream own("/proc/self/cgroup");
+  std::int64_t limit = 0;
+  for (std::string line; std::getline(own, line);) {
+    if (!line.starts_with("0::")) continue;
+    std::string path = line.substr(3);
+    for (;;) {
+      std::ifstream file("/sys/fs/cgroup" + path + "/memory.max");
+      std::int64_t bytes = 0;
+      if (file >> bytes && (limit == 0 || bytes < limit)) limit = bytes;
+      if (path.empty() || path == "/") break;
+      path.resize(path.find_last_of('/'));
+    }
+  }
+  return limit;
+}
+
+std::vector<std::pair<const char*, bool>> feature_list() {
+  const CpuFeatures& f = cpu_features();
+  return {{"avx2", f.avx2},
+          {"avx512", f.avx512},
+          {"avx512_bf16", f.avx512_bf16},
+          {"avx512_fp16", f.avx512_fp16},
+          {"avx512_vnni", f.avx512_vnni},
+          {"avx_vnni", f.avx_vnni},
+          {"amx_tile", f.amx_tile},
+          {"amx_bf16", f.amx_bf16},
+          {"amx_int8", f.amx_int8}};
+}
+
+std::string gib(std::int64_t bytes) {
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+Json describe_machine() {
+  const CpuBudget budget = cpu_budget();
+  Json features = Json::array();
+  for (const auto& [name, present] : feature_list()) {
+    if (present) features.push_back(name);
+  }
+  Json out = Json::object();
+  out["version"] = version();
+  out["processor"] = cpu_features().model;
+  out["features"] = std::move(features);
+  out["isa"] = isa_name(active_isa());
+  out["isa_reason"] = active_isa_reason();
+  out["threads"] = num_threads();
+  out["threads_reason"] = num_threads_reason();
+  out["cores"] = budget.affinity;
+  out["core_quota"] = budget.quota > 0 ? Json(budget.quota) : Json();
+  out["memory_bytes"] = meminfo("MemTotal");
+  out["memory_available_bytes"] = meminfo("MemAvailable");
+  const std::int64_t limit = cgroup_memory_limit();
+  out["memory_limit_bytes"] = limit > 0 ? Json(limit) : Json();
+  return out;
+}
+
+void print_machine(const Json& m) {
+  std::string features;
+  for (const Json& feature : m.at("features").as_array()) features += " " + feature.as_string();
+  const Json& limit = m.at("memory_limit_bytes");
+  print_line(fmt::format("qkv        {}", m.at("version").as_string()));
+  print_line(fmt::format("processor  {}", m.at("processor").as_string()));
+  print_line(fmt::format("features  {}", features.empty() ? " none that qkv knows" : features));
+  print_line(fmt::format("isa        {}", m.at("isa_reason").as_string()));
+  print_line(fmt::format("threads    {}", m.at("threads_reason").as_string()));
+  print_line(
+      fmt::format("memory     {}, {} available, {}", gib(m.at("memory_bytes").as_int()),
+                  gib(m.at("memory_available_bytes").as_int()),
+                  limit.is_null() ? "no cgroup limit" : "cgroup limit " + gib(limit.as_int())));
+}
+
+int run_info(const Globals& globals) {
+  const Json machine = describe_machine();
+  if (globals.json) {
+    print_json(machine);
+  } else {
+    print_machine(machine);
+  }
   return 0;
 }
 
