@@ -71,7 +71,9 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ActivationRule,
                                            Activation::kGeluTanh, Activation::kSilu,
                                            Activation::kSwiglu, Activation::kGeglu,
                                            Activation::kTanh),
-                         [](const auto& info) { return ops::activation_name(info.param); });
+                         [](const auto& param_info) {
+                           return ops::activation_name(param_info.param);
+                         });
 
 TEST(Rules, linear_with_a_weight_that_two_layers_share) {
   const Var x = input({5, 4}, 1), w = input({4, 4}, 2), b = input({4}, 3), b2 = input({4}, 4);
@@ -136,8 +138,8 @@ TEST_P(NormRule, add_norm_of_a_value_with_itself) {
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, NormRule,
                          ::testing::Values(ops::NormKind::kLayer, ops::NormKind::kRms),
-                         [](const auto& info) {
-                           return info.param == ops::NormKind::kLayer ? "layer" : "rms";
+                         [](const auto& param_info) {
+                           return param_info.param == ops::NormKind::kLayer ? "layer" : "rms";
                          });
 
 TEST(Rules, dropout) {
