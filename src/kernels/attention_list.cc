@@ -1,35 +1,68 @@
 #include "kernels/attention_list.h"
 
+#include "kernels/attention_flash.h"
 #include "kernels/reference/attention.h"
+#include "kernels/registry.h"
+#include "kernels/simd_tables.h"
 
 namespace qkv::inline v0::kernels {
 
+QKV_SIMD_TABLE(FlashTable, kFlashTable)
+
 namespace {
 
+constexpr const char* kNaiveName = "naive";
+
 template <class T>
-const char* takes_all(const AttentionProblem<T>&) {
-  return nullptr;
+std::string naive_refusal(const AttentionProblem<T>&) {
+  return "";
+}
+
+template <const FlashTable& kTable>
+void forward_with(const AttentionProblem<float>& problem) {
+  flash_forward(kTable, problem);
+}
+template <const FlashTable& kTable>
+void backward_with(const AttentionProblem<float>& problem) {
+  flash_backward(kTable, problem);
+}
+template <Isa kIsa>
+std::string flash_refusal(const AttentionProblem<float>&) {
+  return refusal_of(isa_name(kIsa), kIsa);
 }
 
 template <class T>
-constexpr AttentionImplementation<T> kNaive = {"naive", takes_all<T>, attention_reference<T>,
-                                               attention_backward_reference<T>};
+constexpr AttentionImplementation<T> naive() {
+  return {kNaiveName, naive_refusal<T>, attention_reference<T>, attention_backward_reference<T>};
+}
+template <const FlashTable& kTable, Isa kIsa>
+constexpr AttentionImplementation<float> flash(const char* name) {
+  return {name, flash_refusal<kIsa>, forward_with<kTable>, backward_with<kTable>};
+}
+
+constexpr AttentionImplementation<float> kFloat[] = {
+#if defined(__x86_64__)
+    flash<avx512::kFlashTable, Isa::kAvx512>("flash-avx512"),
+    flash<avx2::kFlashTable, Isa::kAvx2>("flash-avx2"),
+#endif
+    flash<generic::kFlashTable, Isa::kGeneric>("flash-generic"), naive<float>()};
+constexpr AttentionImplementation<double> kDouble[] = {naive<double>()};
 
 }  // namespace
 
 template <class T>
 bool AttentionImplementation<T>::is_naive() const {
-  return name == kNaive<T>.name;
+  return name == kNaiveName;
 }
 
 template <>
 std::span<const AttentionImplementation<double>> attention_implementations() {
-  return {&kNaive<double>, 1};
+  return kDouble;
 }
 
 template <>
 std::span<const AttentionImplementation<float>> attention_implementations() {
-  return {&kNaive<float>, 1};
+  return kFloat;
 }
 
 template struct AttentionImplementation<float>;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "kernels/attention.h"
 
@@ -10,8 +11,8 @@ namespace qkv::inline v0::kernels {
 template <class T>
 struct AttentionImplementation {
   const char* name;  // "flash-avx512", "naive"
-  // Why it does not take the problem; null: it takes it.
-  const char* (*refusal)(const AttentionProblem<T>& problem);
+  // Why it does not take the problem; empty: it takes it.
+  std::string (*refusal)(const AttentionProblem<T>& problem);
   void (*forward)(const AttentionProblem<T>& problem);
   void (*backward)(const AttentionProblem<T>& problem);
 

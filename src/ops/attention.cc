@@ -199,8 +199,7 @@ std::string refusal(const kernels::AttentionImplementation<T>& implementation,
     return "the flash backend is asked for";
   if (options.return_weights && !implementation.is_naive())
     return "the weights are asked for, which it never forms as a whole";
-  const char* reason = implementation.refusal(problem);
-  return reason ? reason : "";
+  return implementation.refusal(problem);
 }
 
 template <class T>

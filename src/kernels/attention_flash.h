@@ -1,0 +1,77 @@
+// What the flash kernels of an instruction set are given: one (sequence, query head), plain data.
+//
+// The ISA files see nothing but this header and vec.h: no member functions, no standard templates.
+// Planning (which heads, which tiles, in what order, scratch memory) is in attention_flash.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace qkv::inline v0::kernels {
+
+// Widest query tile and longest key block.
+inline constexpr std::int64_t kFlashQueries = 64;
+inline constexpr std::int64_t kFlashKeys = 64;
+
+// Rows of one operand: row t at data + t * stride, channels contiguous.
+struct FlashRows {
+  const float* data;
+  std::int64_t stride;
+};
+struct FlashOutput {
+  float* data;
+  std::int64_t stride;
+};
+
+// What mask arrays do to one tile.
+enum class FlashBias : std::uint8_t { kOpen, kPartial, kBlocked };
+
+struct FlashHead {
+  FlashRows q, k, v, dout;
+  FlashOutput out, dq, dk, dv;
+  float* lse;
+  std::int64_t queries, keys;  // N, and the keys that lengths leave of S
+  std::int64_t offset;         // S - N
+  std::int64_t left, right;    // window around i + offset; -1: unlimited
+  std::int64_t head_size, value_size;
+  std::int64_t tile;  // queries per tile: kernels take it from flash_tile_width
+  float scale;
+  bool add_to_kv;  // backward: add to dk, dv instead of overwriting (grouped heads)
+
+  // Mask arrays; null: none. Fills bias[r * stride + lane] for keys first_key + r and queries
+  // first_query + lane with what is added to log2-domain scores, -inf where blocked. Only when the
+  // result is kPartial.
+  FlashBias (*fill_bias)(const void* context, const struct FlashTile& tile, float* bias);
+  const void* bias_context;
+
+  // Dropout; see AttentionDropout. Numbers below the threshold drop.
+  bool dropout;
+  std::uint32_t threshold, sample, step, head;
+  float keep_scale;
+  std::uint64_t key;
+
+  float* scratch;  // flash_*_scratch floats, aligned to 64 bytes
+};
+
+// A rectangle of the score matrix.
+struct FlashTile {
+  std::int64_t first_query, queries, first_key, keys;
+  std::int64_t stride;  // of the rows (keys) of a tile buffer, in floats
+};
+
+// What an instruction set provides. forward: queries [first, first + count) of a head, at most a
+// tile of them. backward: a whole head.
+struct FlashTable {
+  void (*forward)(const FlashHead& head, std::int64_t first, std::int64_t count);
+  void (*backward)(const FlashHead& head);
+  std::int64_t lanes;
+};
+
+template <class T>
+struct AttentionProblem;
+
+// Plan and run a whole problem on the pool. dk and dv of keys that lengths hides are zeroed.
+void flash_forward(const FlashTable& table, const AttentionProblem<float>& problem);
+void flash_backward(const FlashTable& table, const AttentionProblem<float>& problem);
+
+}  // namespace qkv::inline v0::kernels

@@ -1,0 +1,9 @@
+// The flash kernels of one instruction set.
+#include "kernels/simd/attention_backward.h"
+
+namespace qkv::inline v0::kernels::QKV_ISA {
+
+extern const FlashTable kFlashTable;
+const FlashTable kFlashTable = {forward_tile, backward_head, kLanes};
+
+}  // namespace qkv::inline v0::kernels::QKV_ISA

@@ -1,0 +1,185 @@
+// Flash attention, forward: one query tile against the keys in blocks, with running maximum and
+// sum.
+#pragma once
+
+#include "kernels/simd/attention_tile.h"
+
+namespace qkv::inline v0::kernels::QKV_ISA {
+
+// Running softmax of the queries of a tile, in the log2 domain.
+struct RunningSoftmax {
+  alignas(64) float maximum[kFlashQueries];
+  alignas(64) float sum[kFlashQueries];
+  alignas(64) float rescale[kFlashQueries];  // what older sums are multiplied with
+};
+
+struct ForwardBuffers {
+  float* q;       // [D][tile], transposed and scaled
+  float* scores;  // [kFlashKeys][tile]
+  float* bias;    // [kFlashKeys][tile]
+  float* v;       // [kFlashKeys][Dv in whole registers], where Dv is not
+  float* out;     // [tile][Dv in whole registers]
+};
+QKV_INLINE ForwardBuffers forward_buffers(const FlashHead& h) {
+  ForwardBuffers b;
+  b.q = h.scratch;
+  b.scores = b.q + h.head_size * h.tile;
+  b.bias = b.scores + kFlashKeys * h.tile;
+  b.v = b.bias + kFlashKeys * h.tile;
+  b.out = b.v + kFlashKeys * round_up(h.value_size, kLanes);
+  return b;
+}
+
+// Scores of one register of queries to weights 2^(s - maximum); updates maximum and sum.
+QKV_INLINE void softmax_register(float* scores, std::int64_t stride, RowRange range,
+                                 RunningSoftmax& state, std::int64_t lane) {
+  const F32 old = load(state.maximum + lane);
+  F32 largest[2] = {old, old};
+  std::int64_t r = range.begin;
+  for (; r + 2 <= range.end; r += 2) {  // max returns the second operand for NaN: NaN stays out
+    largest[0] = max(load(scores + r * stride + lane), largest[0]);
+    largest[1] = max(load(scores + (r + 1) * stride + lane), largest[1]);
+  }
+  if (r < range.end) largest[0] = max(load(scores + r * stride + lane), largest[0]);
+  const F32 maximum = max(largest[0], largest[1]);
+  // A row that has seen no key yet has the maximum -inf; 0 in its place gives weights 2^-inf = 0.
+  const F32 safe = select(maximum == minus_infinity(), zero(), maximum);
+  const F32 rescale = exp2_short(old - safe);
+  F32 sum = load(state.sum + lane) * rescale;
+  for (r = range.begin; r < range.end; ++r) {
+    const F32 weight = exp2_short(load(scores + r * stride + lane) - safe);
+    sum = sum + weight;
+    store(scores + r * stride + lane, weight);
+  }
+  store(state.maximum + lane, maximum);
+  store(state.sum + lane, sum);
+  store(state.rescale + lane, rescale);
+}
+
+// Zeroes dropped weights of one register of queries and scales the others.
+QKV_INLINE void drop_register(const FlashHead& h, const FlashTile& t, float* weights,
+                              RowRange range, std::int64_t lane) {
+  const U32 threshold = set(h.threshold);
+  const F32 scale = set(h.keep_scale);
+  for (std::int64_t block = range.begin & ~std::int64_t{3}; block < range.end; block += 4) {
+    const PhiloxVectors numbers = dropout_numbers(h, t.first_query + lane, t.first_key + block);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      if (block + i < range.begin || block + i >= range.end) continue;
+      float* at = weights + (block + i) * t.stride + lane;
+      store(at, keep(~less_unsigned(numbers.word[i], threshold), load(at) * scale));
+    }
+  }
+}
+
+// log2 of 1 <= x < inf; NaN for NaN. Accuracy: 2 ULP of the larger of result and 1.
+QKV_INLINE F32 log2_above_one(F32 x) {
+  const U32 word = as_u32(x);
+  F32 exponent = to_f32(shift_right<23>(word) - set(127u));
+  F32 mantissa = as_f32((word & set(0x7FFFFFu)) | set(0x3F800000u));
+  const Mask upper = mantissa > set(1.41421356f);
+  mantissa = select(upper, mantissa * set(0.5f), mantissa);
+  exponent = select(upper, exponent + set(1.0f), exponent);
+  const F32 s = (mantissa - set(1.0f)) / (mantissa + set(1.0f)), s2 = s * s;
+  F32 p = set(2.88539008f / 9);  // 2 / ln 2 * (s + s^3 / 3 + ..)
+  p = fma(p, s2, set(2.88539008f / 7));
+  p = fma(p, s2, set(2.88539008f / 5));
+  p = fma(p, s2, set(2.88539008f / 3));
+  p = fma(p, s2, set(2.88539008f));
+  return fma(p, s, exponent) + (x - x);
+}
+
+// lse and the factor 1 / sum of every query; 0 and -inf where no key was visible.
+QKV_INLINE void finish_softmax(const FlashHead& h, std::int64_t first, std::int64_t count,
+                               RunningSoftmax& state) {
+  for (std::int64_t lane = 0; lane < count; lane += kLanes) {
+    const F32 sum = load(state.sum + lane);
+    const Mask empty = sum == zero();
+    const F32 lse = (load(state.maximum + lane) + log2_above_one(sum)) * set(kLn2);
+    store(h.lse + first + lane, select(empty, minus_infinity(), lse), first_lanes(count - lane));
+    store(state.rescale + lane, select(empty, zero(), set(1.0f) / sum));
+  }
+}
+
+QKV_INLINE void write_rows(const float* from, std::int64_t from_stride, FlashOutput to,
+                           std::int64_t first, std::int64_t count, std::int64_t depth,
+                           const float* scale) {
+  for (std::int64_t m = 0; m < count; ++m)
+    for (std::int64_t d = 0; d < depth; d += kLanes) {
+      const F32 x = load(from + m * from_stride + d);
+      store(to.data + (first + m) * to.stride + d, scale ? x * set(scale[m]) : x,
+            first_lanes(depth - d));
+    }
+}
+
+QKV_INLINE void write_empty(const FlashHead& h, std::int64_t first, std::int64_t count) {
+  for (std::int64_t m = first; m < first + count; ++m) {
+    for (std::int64_t d = 0; d < h.value_size; d += kLanes)
+      store(h.out.data + m * h.out.stride + d, zero(), first_lanes(h.value_size - d));
+    h.lse[m] = -__builtin_inff();
+  }
+}
+
+// Keys that any query of [first, first + count) may see by window and causal.
+QKV_INLINE RowRange keys_of_queries(const FlashHead& h, std::int64_t first, std::int64_t count) {
+  const std::int64_t begin = h.left < 0 ? 0 : clamp_to(first + h.offset - h.left, 0, h.keys);
+  const std::int64_t end =
+      h.right < 0 ? h.keys : clamp_to(first + count + h.offset + h.right, begin, h.keys);
+  return {begin, end};
+}
+
+[[gnu::noinline]] static void forward_tile(const FlashHead& h, std::int64_t first,
+                                           std::int64_t count) {
+  const ForwardBuffers buffers = forward_buffers(h);
+  const std::int64_t width = round_up(count, kLanes);
+  const std::int64_t value_width = round_up(h.value_size, kLanes);
+  const RowRange keys = keys_of_queries(h, first, count);
+  const std::int64_t first_block = keys.begin / kFlashKeys * kFlashKeys;
+  // One block only: the weights need no rescaling and the product goes straight to `out`.
+  const bool single = keys.end - first_block <= kFlashKeys && value_width == h.value_size;
+  RunningSoftmax state;
+  for (std::int64_t lane = 0; lane < width; lane += kLanes) {
+    store(state.maximum + lane, minus_infinity());
+    store(state.sum + lane, zero());
+  }
+  bool begun = false;
+  if (keys.begin < keys.end)
+    pack_transposed({h.q.data + first * h.q.stride, h.q.stride}, count, h.head_size,
+                    h.scale * kLog2E, buffers.q, width);
+  for (std::int64_t key = first_block; key < keys.end; key += kFlashKeys) {
+    const FlashTile tile = {first, count, key, smaller(kFlashKeys, keys.end - key), width};
+    bool skip = false;
+    const TileMask mask = tile_mask(h, tile, buffers.bias, &skip);
+    if (skip) continue;
+    product_by_columns({h.k.data + key * h.k.stride, h.k.stride, 1, buffers.q, width,
+                        buffers.scores, width, h.head_size, nullptr, nullptr, false},
+                       tile.keys, width / kLanes, mask.of_key);
+    for (std::int64_t lane = 0; lane < width; lane += kLanes) {
+      const RowRange range = rows_of_register(mask, lane, tile.keys);
+      if (mask.partial) mask_scores(mask, buffers.scores, width, lane, range);
+      softmax_register(buffers.scores, width, range, state, lane);
+      if (h.dropout) drop_register(h, tile, buffers.scores, range, lane);
+      if (mask.partial) zero_beside(buffers.scores, width, lane, range, tile.keys);
+    }
+    const FlashRows v = {h.v.data + key * h.v.stride, h.v.stride};
+    const bool finite = !mask.partial || all_finite(v, tile.keys, h.value_size);
+    const FlashRows v_whole = whole_registers(v, tile.keys, h.value_size, buffers.v);
+    Product product = {buffers.scores, 1,           width,       v_whole.data,
+                       v_whole.stride, buffers.out, value_width, tile.keys,
+                       state.rescale,  nullptr,     begun};
+    if (single) {
+      finish_softmax(h, first, count, state);
+      product.c = h.out.data + first * h.out.stride;
+      product.c_stride = h.out.stride;
+      product.post = state.rescale;
+    }
+    product_masked(product, count, value_width / kLanes, mask.of_query, finite);
+    begun = true;
+  }
+  if (!begun) return write_empty(h, first, count);
+  if (single) return;
+  finish_softmax(h, first, count, state);
+  write_rows(buffers.out, value_width, h.out, first, count, h.value_size, state.rescale);
+}
+
+}  // namespace qkv::inline v0::kernels::QKV_ISA
