@@ -1,0 +1,40 @@
+#include "nn/attention.h"
+
+#include "nn/norm.h"
+
+namespace qkv::inline v0::nn {
+
+MultiHeadAttention::MultiHeadAttention(const Builder& parent, const std::string& name,
+                                       const AttentionConfig& config)
+    : name_(name),
+      config_(config),
+      heads_{config.heads, config.kv_heads, config.d_model / config.heads} {
+  const Builder builder = parent.child(name);
+  const std::int64_t c = config.d_model, inner = config.heads * heads_.head_size;
+  qkv_ = Linear(builder, "qkv", {c, heads_.width(), config.bias, Init::xavier(c, heads_.width())});
+  out_ = Linear(builder, "out", {inner, c, config.bias, Init::fan_in(inner)});
+}
+
+Var MultiHeadAttention::operator()(Context& context, const Var& x) const {
+  const ModuleScope scope(context, name_);
+  Var qkv = qkv_(context, x);
+  if (config_.rope) qkv = autograd::rope(context, qkv, heads_, *config_.rope);
+  Var mixed;
+  if (config_.kind == AttentionKind::kLinear) {
+    mixed = autograd::linear_attention(context, qkv, heads_, /*causal=*/false);
+  } else {
+    ops::AttentionOptions options;
+    if (config_.kind == AttentionKind::kNaive) options.backend = ops::AttentionBackend::kNaive;
+    if (config_.kind == AttentionKind::kFlash) options.backend = ops::AttentionBackend::kFlash;
+    if (config_.kind == AttentionKind::kWindow) options.mask = Mask::window(config_.window);
+    if (context.training) options.dropout_p = config_.dropout;
+    options.dropout_key = context.random_key(0);
+    mixed = autograd::attention(context, qkv, heads_, options);
+  }
+  qkv = Var();  // the tape holds what the backward pass needs
+  const Var y = out_(context, mixed);
+  if (context.capture != nullptr) context.capture->activation(context.module, y.value());
+  return y;
+}
+
+}  // namespace qkv::inline v0::nn
