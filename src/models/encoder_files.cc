@@ -19,8 +19,14 @@ namespace {
 // A tensor of the file and the part of a parameter that holds it.
 struct Stored {
   std::string name;
-  Tensor value;
+  Var parameter;
+  Shape shape;
+  std::int64_t start = 0;  // first row in the parameter
+  Tensor value() const { return parameter.value().narrow(0, start, shape[0]); }
 };
+Stored whole(std::string name, const Var& parameter) {
+  return {std::move(name), parameter, parameter.value().shape(), 0};
+}
 
 // BERT's names for ours, whole paths without the last part; {} stands for the layer's number.
 struct Rename {
@@ -60,7 +66,7 @@ void append_bert(const nn::Parameter& parameter, std::vector<Stored>& stored) {
   const std::string_view path = full.substr(0, dot), kind = full.substr(dot + 1);
   constexpr std::string_view kLayers = "encoder.layers.";
   if (!path.starts_with(kLayers)) {
-    stored.push_back({fmt::format("{}.{}", renamed(kOutside, path), kind), parameter.var.value()});
+    stored.push_back(whole(fmt::format("{}.{}", renamed(kOutside, path), kind), parameter.var));
     return;
   }
   const std::size_t end = path.find('.', kLayers.size());
@@ -69,15 +75,16 @@ void append_bert(const nn::Parameter& parameter, std::vector<Stored>& stored) {
   const std::string_view inner = path.substr(end + 1);
   if (inner != "attention.qkv") {
     stored.push_back(
-        {fmt::format("{}.{}.{}", layer, renamed(kInLayer, inner), kind), parameter.var.value()});
+        whole(fmt::format("{}.{}.{}", layer, renamed(kInLayer, inner), kind), parameter.var));
     return;
   }
-  const std::int64_t rows = parameter.var.value().dim(0) / 3;
+  Shape shape = parameter.var.value().shape();
+  shape[0] /= 3;
   std::int64_t start = 0;
   for (const char* part : {"query", "key", "value"}) {
-    stored.push_back({fmt::format("{}.attention.self.{}.{}", layer, part, kind),
-                      parameter.var.value().narrow(0, start, rows)});
-    start += rows;
+    stored.push_back(
+        {fmt::format("{}.attention.self.{}.{}", layer, part, kind), parameter.var, shape, start});
+    start += shape[0];
   }
 }
 
@@ -88,7 +95,7 @@ std::vector<Stored> stored_tensors(const EncoderConfig& config, const nn::Module
     if (bert) {
       append_bert(p, stored);
     } else {
-      stored.push_back({p.name, p.var.value()});
+      stored.push_back(whole(p.name, p.var));
     }
   });
   return stored;
@@ -152,7 +159,7 @@ void check_no_surplus(const io::SafetensorsFile& file, const std::vector<Stored>
 void EncoderClassifier::save(const std::filesystem::path& folder) const {
   const EncoderConfig& c = impl_->config;
   std::vector<std::pair<std::string, Tensor>> tensors;
-  for (const Stored& s : stored_tensors(c, impl_->module)) tensors.emplace_back(s.name, s.value);
+  for (const Stored& s : stored_tensors(c, impl_->module)) tensors.emplace_back(s.name, s.value());
   if (c.is_bert())
     tensors.emplace_back(kTokenTypes, Tensor::zeros({1, c.d_model}, impl_->module.dtype()));
   std::error_code code;
@@ -174,22 +181,19 @@ EncoderClassifier EncoderClassifier::load(const std::filesystem::path& folder) {
   }();
   const io::SafetensorsFile file = io::SafetensorsFile::open(folder / "model.safetensors");
   // What config.json claims is held against the file before memory is asked for.
-  std::int64_t present = 0;
-  for (const std::string& name : file.names()) present += file.tensor(name).numel();
   require<ModelError>(config.num_layers <= static_cast<std::int64_t>(file.names().size()),
                       "model.safetensors",
                       "expected the weights of {} layers (config.json), got {} tensors",
                       config.num_layers, file.names().size());
   auto impl = std::make_unique<Impl>(config, DType::kFloat32);
-  require<ModelError>(impl->module.num_parameters() <= present, "model.safetensors",
-                      "expected {} weights (config.json), got {}", impl->module.num_parameters(),
-                      present);
-  impl->allocate();
   const bool bert = config.is_bert();
   const std::vector<Stored> stored = stored_tensors(config, impl->module);
+  for (const Stored& s : stored) weight(file, s.name, s.shape);
+  impl->allocate();
   for (const Stored& s : stored) {
-    s.value.copy_from(weight(file, s.name, s.value.shape()));
-    check_finite(s.name, s.value);
+    const Tensor value = s.value();
+    value.copy_from(weight(file, s.name, s.shape));
+    check_finite(s.name, value);
   }
   if (bert) add_token_type(file, impl->position_table.value());
   check_no_surplus(file, stored, bert);
