@@ -1,7 +1,7 @@
 // Folders: bytes, names, and files that do not fit.
-#include <gtest/gtest.h>
-
 #include <limits>
+
+#include <gtest/gtest.h>
 
 #include "base/file.h"
 #include "base/function_ref.h"
@@ -45,7 +45,8 @@ TensorList tensors_of(const std::filesystem::path& folder) {
   return list;
 }
 
-// Saves a model, lets `change` alter its tensors, and returns the message of the ModelError that loading gives.
+// Saves a model, lets `change` alter its tensors, and returns the message of the ModelError that
+// loading gives.
 std::string load_error(const EncoderConfig& config, FunctionRef<void(TensorList&)> change) {
   const TempFolder folder;
   EncoderClassifier(config, 3).save(folder.path());
@@ -60,7 +61,8 @@ std::string load_error(const EncoderConfig& config, FunctionRef<void(TensorList&
   return "";
 }
 
-std::string config_error(FunctionRef<void(Json&)> change, const EncoderConfig& config = tiny_config()) {
+std::string config_error(FunctionRef<void(Json&)> change,
+                         const EncoderConfig& config = tiny_config()) {
   Json json = config.to_json();
   change(json);
   try {
@@ -125,16 +127,20 @@ TEST(EncoderFiles, token_types_of_other_files_are_added_to_the_positions) {
   model.save(folder.path());
   TensorList tensors = tensors_of(folder.path());
   for (auto& [name, tensor] : tensors) {
-    if (name.ends_with("token_type_embeddings.weight")) tensor = random_tensor({2, 16}, 5, DType::kFloat32);
+    if (name.ends_with("token_type_embeddings.weight"))
+      tensor = random_tensor({2, 16}, 5, DType::kFloat32);
   }
   tensors.emplace_back("bert.embeddings.position_ids", Tensor::zeros({1, 12}, DType::kInt64));
   io::save_safetensors(folder / "model.safetensors", tensors);
   const EncoderClassifier loaded = EncoderClassifier::load(folder.path());
   const Tensor before = model.module().find("embeddings.position.weight")->var.value();
   const Tensor after = loaded.module().find("embeddings.position.weight")->var.value();
-  const std::vector<double> row = values_of(random_tensor({2, 16}, 5, DType::kFloat32).narrow(0, 0, 1));
+  const std::vector<double> row =
+      values_of(random_tensor({2, 16}, 5, DType::kFloat32).narrow(0, 0, 1));
   for (std::int64_t i = 0; i < before.numel(); ++i) {
-    EXPECT_FLOAT_EQ(after.data<float>()[i], before.data<float>()[i] + static_cast<float>(row[static_cast<std::size_t>(i % 16)]));
+    EXPECT_FLOAT_EQ(
+        after.data<float>()[i],
+        before.data<float>()[i] + static_cast<float>(row[static_cast<std::size_t>(i % 16)]));
   }
 }
 
@@ -152,12 +158,17 @@ TEST(EncoderFiles, half_precision_files_are_widened) {
 
 TEST(EncoderFiles, b61_a_missing_or_surplus_tensor_is_an_error_that_names_it) {
   for (const EncoderConfig& config : {tiny_config(), tiny_bert()}) {
-    const std::string missing = load_error(config, [](TensorList& t) { std::erase_if(t, [](auto& p) { return p.first == "classifier.bias"; }); });
+    const std::string missing = load_error(config, [](TensorList& t) {
+      std::erase_if(t, [](auto& p) { return p.first == "classifier.bias"; });
+    });
     EXPECT_NE(missing.find("classifier.bias"), std::string::npos) << missing;
-    const std::string surplus = load_error(config, [](TensorList& t) { t.emplace_back("extra.weight", Tensor::zeros({2})); });
+    const std::string surplus = load_error(
+        config, [](TensorList& t) { t.emplace_back("extra.weight", Tensor::zeros({2})); });
     EXPECT_NE(surplus.find("extra.weight"), std::string::npos) << surplus;
   }
-  const std::string types = load_error(tiny_bert(), [](TensorList& t) { std::erase_if(t, [](auto& p) { return p.first.find("token_type") != std::string::npos; }); });
+  const std::string types = load_error(tiny_bert(), [](TensorList& t) {
+    std::erase_if(t, [](auto& p) { return p.first.find("token_type") != std::string::npos; });
+  });
   EXPECT_NE(types.find("token_type"), std::string::npos) << types;
 }
 
@@ -170,13 +181,16 @@ TEST(EncoderFiles, a_tensor_of_the_wrong_shape_or_type_is_an_error_that_names_it
     });
   };
   const std::string shape = replaced(Tensor::zeros({16, 17}));
-  EXPECT_NE(shape.find("encoder.layers.1.attention.out.weight: expected shape [16, 16]"), std::string::npos) << shape;
+  EXPECT_NE(shape.find("encoder.layers.1.attention.out.weight: expected shape [16, 16]"),
+            std::string::npos)
+      << shape;
   const std::string type = replaced(Tensor::zeros({16, 16}, DType::kInt32));
   EXPECT_NE(type.find("int32"), std::string::npos) << type;
 }
 
 TEST(EncoderFiles, non_finite_weights_are_an_error_that_names_the_tensor) {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (const EncoderConfig& config : {tiny_config(), tiny_bert()}) {
       std::string name;
       const std::string message = load_error(config, [&](TensorList& t) {
@@ -214,19 +228,35 @@ TEST(EncoderFiles, a_folder_without_files_or_with_broken_ones_is_an_error) {
 }
 
 TEST(EncoderConfigJson, names_the_key_that_is_wrong) {
-  EXPECT_NE(config_error([](Json& j) { j["model_type"] = "gpt2"; }).find("gpt2"), std::string::npos);
-  EXPECT_NE(config_error([](Json& j) { erase_key(j, "d_ff"); }).find("\"d_ff\""), std::string::npos);
-  EXPECT_NE(config_error([](Json& j) { j["num_heads"] = "8"; }).find("num_heads: expected an integer, got \"8\""), std::string::npos);
-  EXPECT_NE(config_error([](Json& j) { j["num_heads"] = 3; }).find("multiple of num_heads 3"), std::string::npos);
+  EXPECT_NE(config_error([](Json& j) { j["model_type"] = "gpt2"; }).find("gpt2"),
+            std::string::npos);
+  EXPECT_NE(config_error([](Json& j) { erase_key(j, "d_ff"); }).find("\"d_ff\""),
+            std::string::npos);
+  EXPECT_NE(config_error([](Json& j) {
+              j["num_heads"] = "8";
+            }).find("num_heads: expected an integer, got \"8\""),
+            std::string::npos);
+  EXPECT_NE(config_error([](Json& j) { j["num_heads"] = 3; }).find("multiple of num_heads 3"),
+            std::string::npos);
   EXPECT_NE(config_error([](Json& j) { j["norm"] = "batch"; }).find("norm: "), std::string::npos);
   EXPECT_NE(config_error([](Json& j) { j["format"] = 2; }).find("format"), std::string::npos);
-  EXPECT_NE(config_error([](Json& j) { j["bias"] = 1; }).find("bias: expected true or false"), std::string::npos);
-  EXPECT_NE(config_error([](Json& j) { erase_key(j, "id2label"); }).find("id2label"), std::string::npos);
-  EXPECT_NE(config_error([](Json& j) { j["id2label"] = Json::object(); }).find("id2label"), std::string::npos);
-  const auto bert_error = [](FunctionRef<void(Json&)> change) { return config_error(change, tiny_bert()); };
-  EXPECT_NE(bert_error([](Json& j) { j["hidden_act"] = "mish"; }).find("hidden_act"), std::string::npos);
-  EXPECT_NE(bert_error([](Json& j) { j["position_embedding_type"] = "relative_key"; }).find("relative_key"), std::string::npos);
-  EXPECT_NE(bert_error([](Json& j) { j["is_decoder"] = true; }).find("is_decoder"), std::string::npos);
+  EXPECT_NE(config_error([](Json& j) { j["bias"] = 1; }).find("bias: expected true or false"),
+            std::string::npos);
+  EXPECT_NE(config_error([](Json& j) { erase_key(j, "id2label"); }).find("id2label"),
+            std::string::npos);
+  EXPECT_NE(config_error([](Json& j) { j["id2label"] = Json::object(); }).find("id2label"),
+            std::string::npos);
+  const auto bert_error = [](FunctionRef<void(Json&)> change) {
+    return config_error(change, tiny_bert());
+  };
+  EXPECT_NE(bert_error([](Json& j) { j["hidden_act"] = "mish"; }).find("hidden_act"),
+            std::string::npos);
+  EXPECT_NE(bert_error([](Json& j) {
+              j["position_embedding_type"] = "relative_key";
+            }).find("relative_key"),
+            std::string::npos);
+  EXPECT_NE(bert_error([](Json& j) { j["is_decoder"] = true; }).find("is_decoder"),
+            std::string::npos);
 }
 
 TEST(EncoderConfig, lists_all_faults_at_once) {

@@ -37,11 +37,13 @@ TEST(Positions, b24_sinusoidal_codes_are_added_to_scaled_tokens) {
   model.forward(context, std::vector<std::int32_t>{3, 4});
   const std::vector<double> codes{0, 1, 0, 1, 0.841471, 0.540302, 0.010000, 0.999950};
   const std::vector<double> seen = values_of(sink.embeddings);
-  for (std::size_t i = 0; i < codes.size(); ++i) EXPECT_NEAR(seen[i], codes[i] + 0.5 * 2, 2e-6) << i;  // scale sqrt(4)
+  for (std::size_t i = 0; i < codes.size(); ++i)
+    EXPECT_NEAR(seen[i], codes[i] + 0.5 * 2, 2e-6) << i;  // scale sqrt(4)
 }
 
 TEST(Positions, b24_rotary_scores_depend_on_the_distance_alone) {
-  // Shifting all positions of a text leaves a rope model's output in place; a learned table does not.
+  // Shifting all positions of a text leaves a rope model's output in place; a learned table does
+  // not.
   EncoderConfig config = tiny_modern();
   const std::vector<std::int64_t> lengths{5};
   const TinyBatch batch = tiny_batch(lengths, 19, 5);
@@ -52,7 +54,8 @@ TEST(Positions, b24_rotary_scores_depend_on_the_distance_alone) {
     Context a, b;
     a.layout = &batch.layout;
     b.layout = &shifted;
-    return relative_difference(model.forward(b, batch.ids).value(), model.forward(a, batch.ids).value());
+    return relative_difference(model.forward(b, batch.ids).value(),
+                               model.forward(a, batch.ids).value());
   };
   EXPECT_LE(difference(config), 1e-12);
   config.positions = PositionKind::kLearned;

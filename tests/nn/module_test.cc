@@ -1,12 +1,13 @@
 // Flat buffers, initial values, the residual stream.
 #include "nn/module.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 
-#include "nn/block.h"
+#include <gtest/gtest.h>
+
 #include "qkv/threads.h"
+
+#include "nn/block.h"
 #include "support/tensors.h"
 
 using namespace qkv;
@@ -72,7 +73,8 @@ TEST(Module, frozen_parameters_get_no_gradient) {
   Context context;
   context.tape = &tape;
   const Var x(random_tensor({2, 5}, 1, DType::kFloat32), true);
-  tape.backward(autograd::linear(context, x, two.a, Var()), random_tensor({2, 3}, 2, DType::kFloat32));
+  tape.backward(autograd::linear(context, x, two.a, Var()),
+                random_tensor({2, 3}, 2, DType::kFloat32));
   EXPECT_FALSE(two.a.has_grad());
   EXPECT_TRUE(x.has_grad());
 }
@@ -86,7 +88,8 @@ TEST(Module, refuses_two_parameters_of_one_name) {
 }
 
 TEST(Init, is_a_pure_function_of_seed_and_name) {
-  const auto make = [](std::uint64_t seed, const char* name, int threads, DType dtype = DType::kFloat32) {
+  const auto make = [](std::uint64_t seed, const char* name, int threads,
+                       DType dtype = DType::kFloat32) {
     const int before = num_threads();
     set_num_threads(threads);
     const Tensor t = Tensor::empty({257, 129}, dtype);
@@ -147,9 +150,12 @@ TEST(ResidualStream, delayed_sum_equals_the_immediate_one) {
   delayed.add(context, f.branch, {});
   immediate.add(context, f.branch, {});
   immediate.value(context);
-  EXPECT_TRUE(same_bits(delayed.normed(context, f.norm).value(), immediate.normed(context, f.norm).value()));
+  EXPECT_TRUE(same_bits(delayed.normed(context, f.norm).value(),
+                        immediate.normed(context, f.norm).value()));
   EXPECT_TRUE(same_bits(delayed.value(context).value(), immediate.value(context).value()));
-  EXPECT_LE(relative_difference(delayed.value(context).value(), ops::add(f.x.value(), f.branch.value())), 1e-16);
+  EXPECT_LE(
+      relative_difference(delayed.value(context).value(), ops::add(f.x.value(), f.branch.value())),
+      1e-16);
 }
 
 TEST(ResidualStream, no_branch_is_lost_when_two_come_in_a_row) {
