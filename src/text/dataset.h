@@ -12,19 +12,21 @@ namespace qkv::inline v0 {
 
 struct TextRow {
   std::string text;
-  std::string label;     // empty when there is no label column
+  std::string label;      // empty when there is no label column
   std::int64_t line = 0;  // where the record starts in the file, from 1
 };
 
 struct TableOptions {
-  std::string text = "text", label = "label";  // column names (.csv, .tsv, .jsonl); .txt has one text a line, no label
+  std::string text = "text",
+              label =
+                  "label";  // column names (.csv, .tsv, .jsonl); .txt has one text a line, no label
   bool need_label = true;
   bool allow_empty_text = false;
 };
 
-// Reads by extension: .csv (RFC 4180, quoted fields may span lines), .tsv, .jsonl, .txt. UTF-8 with or without BOM, LF or CRLF.
-// DataError "[data] FILE:LINE: ..." for an empty file, missing column (the ones present are named), ragged row,
-// unterminated quote, invalid UTF-8, empty text or label.
+// Reads by extension: .csv (RFC 4180, quoted fields may span lines), .tsv, .jsonl, .txt. UTF-8 with
+// or without BOM, LF or CRLF. DataError "[data] FILE:LINE: ..." for an empty file, missing column
+// (the ones present are named), ragged row, unterminated quote, invalid UTF-8, empty text or label.
 std::vector<TextRow> read_table(const std::filesystem::path& path, const TableOptions& options);
 
 struct Sample {
@@ -34,23 +36,27 @@ struct Sample {
 };
 
 struct TokenBatch {
-  RaggedLayout layout;            // layout.samples holds the samples' indices
-  std::vector<std::int32_t> ids;  // T
+  RaggedLayout layout;               // layout.samples holds the samples' indices
+  std::vector<std::int32_t> ids;     // T
   std::vector<std::int32_t> labels;  // B
 };
 
 TokenBatch make_batch(const std::vector<const Sample*>& samples);
 
 struct BatchOptions {
-  std::int64_t batch_tokens = 2048;  // at most, counted as the longest length times the number of sequences if padded_count
+  std::int64_t batch_tokens =
+      2048;  // at most, counted as the longest length times the number of sequences if padded_count
   bool padded_count = false;
   std::uint64_t seed = 0;
   bool shuffle = true;
 };
 
-// Splits an epoch into batches: shuffled by (seed, epoch), sorted by length inside pools of some 50 batches so that batches
-// hold texts of similar length, then the batches are shuffled. Every sample exactly once. A sample longer than
-// batch_tokens gets a batch of its own. Deterministic. Returns indices into `lengths`.
-std::vector<std::vector<std::int64_t>> plan_batches(const std::vector<std::int64_t>& lengths, std::int64_t epoch, const BatchOptions& options);
+// Splits an epoch into batches: shuffled by (seed, epoch), sorted by length inside pools of some 50
+// batches so that batches hold texts of similar length, then the batches are shuffled. Every sample
+// exactly once. A sample longer than batch_tokens gets a batch of its own. Deterministic. Returns
+// indices into `lengths`.
+std::vector<std::vector<std::int64_t>> plan_batches(const std::vector<std::int64_t>& lengths,
+                                                    std::int64_t epoch,
+                                                    const BatchOptions& options);
 
 }  // namespace qkv::inline v0

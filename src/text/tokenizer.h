@@ -15,14 +15,17 @@ namespace qkv::inline v0 {
 
 struct Encoding {
   std::vector<std::int32_t> ids;
-  std::vector<std::string> tokens;                           // pieces as in the vocabulary
-  std::vector<std::pair<std::int64_t, std::int64_t>> offsets;  // [start, end) in characters of the original text; (0, 0) for added specials
+  std::vector<std::string> tokens;  // pieces as in the vocabulary
+  std::vector<std::pair<std::int64_t, std::int64_t>>
+      offsets;  // [start, end) in characters of the original text; (0, 0) for added specials
 };
 
 struct EncodeOptions {
-  bool add_special_tokens = true;  // [CLS] ... [SEP] and the like, as the tokenizer's post-processor says
-  bool parse_special = true;       // special tokens written in the text become their ids; false: plain text
-  bool with_pieces = true;         // fill tokens and offsets, not only ids
+  bool add_special_tokens =
+      true;  // [CLS] ... [SEP] and the like, as the tokenizer's post-processor says
+  bool parse_special =
+      true;  // special tokens written in the text become their ids; false: plain text
+  bool with_pieces = true;  // fill tokens and offsets, not only ids
 };
 
 enum class TokenizerKind { kChar, kBpe, kWordPiece };
@@ -31,12 +34,14 @@ struct TokenizerOptions {
   TokenizerKind kind = TokenizerKind::kBpe;
   std::int64_t vocab_size = 3000;  // at most, special tokens included
   std::int64_t min_frequency = 2;
-  bool lowercase = false;          // WordPiece: BERT's uncased normaliser
+  bool lowercase = false;  // WordPiece: BERT's uncased normaliser (accents too); else letters only
+  bool cls_sep = true;  // [CLS] text [SEP], for every kind: pooling = "first" needs [CLS], and no
+                        // text is empty
 };
 
 // Immutable after construction; encode and decode are thread-safe.
-// Errors: DataError for text that is not UTF-8 (with the byte's position), ModelError for bad files, ArgumentError for ids
-// outside the vocabulary in decode.
+// Errors: DataError for text that is not UTF-8 (with the byte's position), ModelError for bad
+// files, ArgumentError for ids outside the vocabulary in decode.
 class Tokenizer {
  public:
   // From tokenizer.json in a folder (or that file itself).
