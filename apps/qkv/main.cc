@@ -21,6 +21,7 @@ namespace {
 
 // One line per verb, in the order of `qkv --help`.
 constexpr void (*kVerbs[])(CLI::App&, Globals&) = {
+    add_tokenize,
     add_info,
 };
 

@@ -36,5 +36,6 @@ struct Globals {
 };
 
 void add_info(CLI::App& app, Globals& globals);
+void add_tokenize(CLI::App& app, Globals& globals);
 
 }  // namespace qkv::inline v0
