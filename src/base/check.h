@@ -1,10 +1,11 @@
-// Checks that end in a typed error: `require<ShapeError>(ok, "attention", "expected {}, got {}", a, b)`.
+// Checks that end in a typed error: `require<ShapeError>(ok, "attention", "expected {}, got {}", a,
+// b)`.
 #pragma once
-
-#include <fmt/core.h>
 
 #include <string_view>
 #include <utility>
+
+#include <fmt/core.h>
 
 #include "qkv/error.h"
 
@@ -17,7 +18,8 @@ template <class E, class... Args>
 
 // Arguments are evaluated even when the condition holds: keep it out of inner loops.
 template <class E, class... Args>
-void require(bool condition, const char* where, fmt::format_string<Args...> format, Args&&... args) {
+void require(bool condition, const char* where, fmt::format_string<Args...> format,
+             Args&&... args) {
   if (!condition) [[unlikely]]
     throw E(where, fmt::format(format, std::forward<Args>(args)...));
 }

@@ -16,7 +16,8 @@ CpuFeatures detect() {
   CpuFeatures f;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  f.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+  f.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi2");
   f.avx512 = f.avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 #endif
@@ -52,7 +53,8 @@ Choice choose() {
   for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512}) {
     if (isa_name(isa) != std::string(text)) continue;
     if (isa >= best) return choice;
-    return {isa, fmt::format("{}: QKV_MAX_ISA; the processor has {}", isa_name(isa), isa_name(best))};
+    return {isa,
+            fmt::format("{}: QKV_MAX_ISA; the processor has {}", isa_name(isa), isa_name(best))};
   }
   fail<ArgumentError>("cpu", "expected QKV_MAX_ISA=generic, avx2 or avx512, got '{}'", text);
 }

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::size_t kAlign = 64, kTail = 64;
 
-// Eight classes per power of two: at most 12.5 % of a block is unused, and lengths that vary from step to step still hit.
+// Eight classes per power of two: at most 12.5 % of a block is unused, and lengths that vary from
+// step to step still hit.
 std::size_t size_class(std::size_t bytes) {
   const std::size_t wanted = std::max<std::size_t>(bytes + kTail, 512);
   const std::size_t step = std::max<std::size_t>(std::bit_floor(wanted) / 8, kAlign);
@@ -57,7 +58,8 @@ struct Scratch {
 }  // namespace
 
 const char* memory_kind_name(MemoryKind kind) {
-  constexpr const char* kNames[kMemoryKinds] = {"weights", "gradients", "optimizer", "activations", "workspace", "other"};
+  constexpr const char* kNames[kMemoryKinds] = {"weights",     "gradients", "optimizer",
+                                                "activations", "workspace", "other"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -1,8 +1,9 @@
 // Memory of tensors: a caching allocator with an account per kind.
 //
-// Freed blocks are kept by size class and handed out again, so that a training step allocates from the system only
-// once; release_cached_memory() gives them back. Blocks are 64-byte aligned and have >= 64 spare bytes at the end.
-// Debug builds fill new and released memory with NaN patterns. All functions are thread-safe.
+// Freed blocks are kept by size class and handed out again, so that a training step allocates from
+// the system only once; release_cached_memory() gives them back. Blocks are 64-byte aligned and
+// have >= 64 spare bytes at the end. Debug builds fill new and released memory with NaN patterns.
+// All functions are thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,14 @@
 
 namespace qkv::inline v0 {
 
-enum class MemoryKind : std::uint8_t { kWeights, kGradients, kOptimizer, kActivations, kWorkspace, kOther };
+enum class MemoryKind : std::uint8_t {
+  kWeights,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kWorkspace,
+  kOther
+};
 inline constexpr int kMemoryKinds = 6;
 const char* memory_kind_name(MemoryKind kind);
 
@@ -40,8 +48,9 @@ class MemoryScope {
 };
 MemoryKind current_memory_kind();
 
-// Scratch memory of one kernel call: grows, never shrinks, one per thread. Contents are unspecified. The pointer is
-// valid until the next call with the same slot in the same thread. `slot` keeps nested users apart (0..7).
+// Scratch memory of one kernel call: grows, never shrinks, one per thread. Contents are
+// unspecified. The pointer is valid until the next call with the same slot in the same thread.
+// `slot` keeps nested users apart (0..7).
 void* thread_scratch(std::size_t bytes, int slot);
 template <class T>
 T* thread_scratch_of(std::size_t count, int slot) {

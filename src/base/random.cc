@@ -24,7 +24,8 @@ std::uint64_t hash_pair(std::uint64_t a, std::uint64_t b) {
 std::uint32_t Random::next_u32() {
   const std::uint64_t i = position_++;
   if (i % 4 == 0) {
-    block_ = philox(key_, {static_cast<std::uint32_t>(i / 4), static_cast<std::uint32_t>((i / 4) >> 32), 0, 0});
+    block_ = philox(
+        key_, {static_cast<std::uint32_t>(i / 4), static_cast<std::uint32_t>((i / 4) >> 32), 0, 0});
   }
   return block_[i % 4];
 }
@@ -37,7 +38,8 @@ double Random::normal() {
 }
 
 std::uint64_t Random::below(std::uint64_t n) {
-  const std::uint64_t limit = n * (~std::uint64_t{0} / n);  // largest multiple of n that fits: reject above it
+  const std::uint64_t limit =
+      n * (~std::uint64_t{0} / n);  // largest multiple of n that fits: reject above it
   std::uint64_t x = next_u64();
   while (x >= limit) x = next_u64();
   return x % n;

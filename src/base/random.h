@@ -1,5 +1,5 @@
-// Random numbers. Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): a pure function of
-// key and counter, so any number can be had in any order by any thread.
+// Random numbers. Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2,
+// 3"): a pure function of key and counter, so any number can be had in any order by any thread.
 #pragma once
 
 #include <array>
@@ -15,16 +15,19 @@ using PhiloxBlock = std::array<std::uint32_t, 4>;
 constexpr PhiloxBlock philox(std::uint64_t key, PhiloxBlock counter) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0], p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
-    counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<std::uint32_t>(p1),
-               static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<std::uint32_t>(p0)};
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * counter[0],
+                        p1 = std::uint64_t{0xCD9E8D57u} * counter[2];
+    counter = {
+        static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<std::uint32_t>(p1),
+        static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<std::uint32_t>(p0)};
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
   return counter;
 }
 
-// 64-bit hash of a text (FNV-1a with a final mix) and of a pair: for keys of modules and for splits by content.
+// 64-bit hash of a text (FNV-1a with a final mix) and of a pair: for keys of modules and for splits
+// by content.
 std::uint64_t hash_text(std::string_view text);
 std::uint64_t hash_pair(std::uint64_t a, std::uint64_t b);
 
@@ -39,7 +42,9 @@ class Random {
   std::uint64_t below(std::uint64_t n);  // uniform in [0, n), without bias; n > 0
   template <class It>
   void shuffle(It first, It last) {  // Fisher-Yates
-    for (auto n = last - first; n > 1; --n) std::swap(first[n - 1], first[static_cast<std::ptrdiff_t>(below(static_cast<std::uint64_t>(n)))]);
+    for (auto n = last - first; n > 1; --n)
+      std::swap(first[n - 1],
+                first[static_cast<std::ptrdiff_t>(below(static_cast<std::uint64_t>(n)))]);
   }
 
  private:

@@ -1,9 +1,5 @@
 #include "base/thread_pool.h"
 
-#include <fmt/core.h>
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -16,12 +12,17 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/core.h>
+#include <pthread.h>
+#include <sched.h>
+
 #include "base/check.h"
 
 namespace qkv::inline v0 {
 namespace {
 
-// One parallel loop. Lives on the caller's stack: the caller leaves only after every worker has left it.
+// One parallel loop. Lives on the caller's stack: the caller leaves only after every worker has
+// left it.
 struct Job {
   std::int64_t n = 0;
   const FunctionRef<void(std::int64_t)>* body = nullptr;
@@ -44,7 +45,9 @@ struct Job {
       }
     }
   }
-  bool open() const { return next.load(std::memory_order_relaxed) < n && !failed.load(std::memory_order_relaxed); }
+  bool open() const {
+    return next.load(std::memory_order_relaxed) < n && !failed.load(std::memory_order_relaxed);
+  }
 };
 
 thread_local bool t_in_parallel = false;
@@ -85,7 +88,8 @@ class Pool {
     jobs_.erase(std::find(jobs_.begin(), jobs_.end(), &job));
     if (job.workers > 0) {
       lock.unlock();
-      for (int i = 0; i < kSpins; ++i) {  // the last items usually end within microseconds of one another
+      for (int i = 0; i < kSpins;
+           ++i) {  // the last items usually end within microseconds of one another
         spin_pause();
         if (lock.try_lock()) {
           if (job.workers == 0) return;
@@ -99,13 +103,15 @@ class Pool {
 
  private:
   static constexpr int kSpins = 400;
-  static constexpr int kIdleSpins = 4000;  // some 50 us: the gap between two kernels of a training step
+  static constexpr int kIdleSpins =
+      4000;  // some 50 us: the gap between two kernels of a training step
 
   void work() {
     t_in_parallel = true;
     std::uint64_t seen = 0;
     for (;;) {
-      for (int i = 0; i < kIdleSpins && generation_.load(std::memory_order_acquire) == seen; ++i) spin_pause();
+      for (int i = 0; i < kIdleSpins && generation_.load(std::memory_order_acquire) == seen; ++i)
+        spin_pause();
       std::unique_lock lock(mutex_);
       if (generation_.load() == seen && !stop_) {
         sleepers_.fetch_add(1);
@@ -152,7 +158,8 @@ Settings& settings() {
 }
 
 void after_fork_in_child() {
-  // The workers are gone; their pool cannot be joined, so it is left behind. The mutex may be held by a vanished thread.
+  // The workers are gone; their pool cannot be joined, so it is left behind. The mutex may be held
+  // by a vanished thread.
   Settings& s = settings();
   new (&s.mutex) std::mutex;
   s.pool = nullptr;
@@ -207,7 +214,8 @@ double cgroup_quota() {
       path.resize(path.find_last_of('/'));
     }
   }
-  std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
+      period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
   double us = 0, period = 0;
   if (quota_file >> us && period_file >> period && us > 0 && period > 0) merge(us / period);
   return quota;
@@ -235,7 +243,8 @@ CpuBudget cpu_budget() {
                         : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   budget.quota = cgroup_quota();
   budget.threads = budget.affinity;
-  if (budget.quota > 0) budget.threads = std::min(budget.threads, static_cast<int>(std::floor(budget.quota)));
+  if (budget.quota > 0)
+    budget.threads = std::min(budget.threads, static_cast<int>(std::floor(budget.quota)));
   budget.threads = std::max(1, budget.threads);
   return budget;
 }
@@ -255,7 +264,8 @@ std::string num_threads_reason() {
 }
 
 void set_num_threads(int n) {
-  require<ArgumentError>(n >= 1 && n <= 1024, "threads", "expected a thread count from 1 to 1024, got {}", n);
+  require<ArgumentError>(n >= 1 && n <= 1024, "threads",
+                         "expected a thread count from 1 to 1024, got {}", n);
   Settings& s = settings();
   Pool* old = nullptr;
   {
@@ -291,9 +301,11 @@ void parallel_for(std::int64_t n, FunctionRef<void(std::int64_t)> body) {
   if (job.error) std::rethrow_exception(job.error);
 }
 
-void parallel_chunks(std::int64_t n, std::int64_t chunk, FunctionRef<void(std::int64_t, std::int64_t)> body) {
+void parallel_chunks(std::int64_t n, std::int64_t chunk,
+                     FunctionRef<void(std::int64_t, std::int64_t)> body) {
   if (n <= 0) return;
-  parallel_for((n + chunk - 1) / chunk, [&](std::int64_t i) { body(i * chunk, std::min(n, (i + 1) * chunk)); });
+  parallel_for((n + chunk - 1) / chunk,
+               [&](std::int64_t i) { body(i * chunk, std::min(n, (i + 1) * chunk)); });
 }
 
 }  // namespace qkv::inline v0

@@ -12,9 +12,9 @@
 
 namespace qkv::inline v0::io {
 
-// Tensors are read-only views of the memory map where the data is aligned for its type, copies otherwise.
-// ModelError for anything that does not add up (see tests/io): every number of the header is checked against the file's size
-// before it is used.
+// Tensors are read-only views of the memory map where the data is aligned for its type, copies
+// otherwise. ModelError for anything that does not add up (see tests/io): every number of the
+// header is checked against the file's size before it is used.
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const std::filesystem::path& path);
@@ -29,8 +29,10 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Contiguous tensors in the given order, header padded to a multiple of 8, written atomically. Equal input gives equal bytes.
-void save_safetensors(const std::filesystem::path& path, const std::vector<std::pair<std::string, Tensor>>& tensors,
+// Contiguous tensors in the given order, header padded to a multiple of 8, written atomically.
+// Equal input gives equal bytes.
+void save_safetensors(const std::filesystem::path& path,
+                      const std::vector<std::pair<std::string, Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace qkv::inline v0::io

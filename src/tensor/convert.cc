@@ -18,12 +18,15 @@ Float16 to_float16(float x) {
   const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000);
   const std::uint32_t magnitude = u & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return {static_cast<std::uint16_t>(sign | 0x7E00)};  // NaN
-  if (magnitude >= 0x47800000u) return {static_cast<std::uint16_t>(sign | 0x7C00)};  // >= 65536: infinity
+  if (magnitude >= 0x47800000u)
+    return {static_cast<std::uint16_t>(sign | 0x7C00)};  // >= 65536: infinity
   if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 rounds at 2^-24, the subnormal step
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
-    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000u))};
+    return {
+        static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000u))};
   }
-  const std::uint32_t rounded = magnitude + 0xFFF + ((magnitude >> 13) & 1);  // may carry into infinity, as it should
+  const std::uint32_t rounded =
+      magnitude + 0xFFF + ((magnitude >> 13) & 1);  // may carry into infinity, as it should
   return {static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
 }
 

@@ -1,4 +1,5 @@
-// Conversions between bf16/fp16 storage and fp32, round to nearest even; NaN stays NaN. Scalar and exact.
+// Conversions between bf16/fp16 storage and fp32, round to nearest even; NaN stays NaN. Scalar and
+// exact.
 #pragma once
 
 #include <bit>
@@ -8,7 +9,9 @@
 
 namespace qkv::inline v0 {
 
-inline float to_float(BFloat16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+inline float to_float(BFloat16 x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
 
 inline BFloat16 to_bfloat16(float x) {
   std::uint32_t u = std::bit_cast<std::uint32_t>(x);

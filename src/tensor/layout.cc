@@ -20,7 +20,8 @@ RaggedLayout RaggedLayout::from_lengths(std::span<const std::int64_t> lengths) {
   for (const std::int64_t n : lengths) {
     require<ShapeError>(n >= 0, "layout", "expected sequence lengths >= 0, got {}", n);
     total += n;
-    require<ShapeError>(total <= std::numeric_limits<std::int32_t>::max(), "layout", "expected at most 2^31 - 1 tokens in a batch, got {}", total);
+    require<ShapeError>(total <= std::numeric_limits<std::int32_t>::max(), "layout",
+                        "expected at most 2^31 - 1 tokens in a batch, got {}", total);
     layout.starts.push_back(static_cast<std::int32_t>(total));
     for (std::int64_t i = 0; i < n; ++i) layout.positions.push_back(static_cast<std::int32_t>(i));
   }

@@ -11,9 +11,16 @@ namespace qkv::inline v0 {
 class Storage {
  public:
   explicit Storage(std::size_t bytes)
-      : kind_(current_memory_kind()), bytes_(bytes), data_(allocate_bytes(bytes, kind_)), owned_(true) {}
+      : kind_(current_memory_kind()),
+        bytes_(bytes),
+        data_(allocate_bytes(bytes, kind_)),
+        owned_(true) {}
   Storage(void* data, std::size_t bytes, std::shared_ptr<const void> owner)
-      : kind_(MemoryKind::kOther), bytes_(bytes), data_(data), owned_(false), owner_(std::move(owner)) {}
+      : kind_(MemoryKind::kOther),
+        bytes_(bytes),
+        data_(data),
+        owned_(false),
+        owner_(std::move(owner)) {}
   ~Storage() {
     if (owned_) free_bytes(data_, bytes_, kind_);
   }

@@ -1,10 +1,10 @@
 #include "qkv/tensor.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
+
+#include <fmt/core.h>
 
 #include "base/check.h"
 #include "tensor/convert.h"
@@ -27,12 +27,13 @@ std::size_t checked_bytes(const Shape& shape, DType dtype) {
   std::int64_t count = 1;
   for (int i = 0; i < shape.rank(); ++i) {
     require<ShapeError>(shape[i] >= 0, "tensor", "expected extents >= 0, got {}", shape.str());
-    require<ShapeError>(!__builtin_mul_overflow(count, shape[i], &count), "tensor", "expected a shape that fits in memory, got {}",
-                        shape.str());
+    require<ShapeError>(!__builtin_mul_overflow(count, shape[i], &count), "tensor",
+                        "expected a shape that fits in memory, got {}", shape.str());
   }
   std::int64_t bytes = 0;
-  require<ShapeError>(!__builtin_mul_overflow(count, static_cast<std::int64_t>(dtype_size(dtype)), &bytes), "tensor",
-                      "expected a shape that fits in memory, got {}", shape.str());
+  require<ShapeError>(
+      !__builtin_mul_overflow(count, static_cast<std::int64_t>(dtype_size(dtype)), &bytes),
+      "tensor", "expected a shape that fits in memory, got {}", shape.str());
   return static_cast<std::size_t>(bytes);
 }
 
@@ -40,16 +41,26 @@ std::size_t checked_bytes(const Shape& shape, DType dtype) {
 template <class F>
 void with_type(DType dtype, F f) {
   switch (dtype) {
-    case DType::kFloat64: return f(static_cast<double*>(nullptr));
-    case DType::kFloat32: return f(static_cast<float*>(nullptr));
-    case DType::kBFloat16: return f(static_cast<BFloat16*>(nullptr));
-    case DType::kFloat16: return f(static_cast<Float16*>(nullptr));
-    case DType::kInt64: return f(static_cast<std::int64_t*>(nullptr));
-    case DType::kInt32: return f(static_cast<std::int32_t*>(nullptr));
-    case DType::kInt16: return f(static_cast<std::int16_t*>(nullptr));
-    case DType::kInt8: return f(static_cast<std::int8_t*>(nullptr));
-    case DType::kUInt8: return f(static_cast<std::uint8_t*>(nullptr));
-    case DType::kBool: return f(static_cast<bool*>(nullptr));
+    case DType::kFloat64:
+      return f(static_cast<double*>(nullptr));
+    case DType::kFloat32:
+      return f(static_cast<float*>(nullptr));
+    case DType::kBFloat16:
+      return f(static_cast<BFloat16*>(nullptr));
+    case DType::kFloat16:
+      return f(static_cast<Float16*>(nullptr));
+    case DType::kInt64:
+      return f(static_cast<std::int64_t*>(nullptr));
+    case DType::kInt32:
+      return f(static_cast<std::int32_t*>(nullptr));
+    case DType::kInt16:
+      return f(static_cast<std::int16_t*>(nullptr));
+    case DType::kInt8:
+      return f(static_cast<std::int8_t*>(nullptr));
+    case DType::kUInt8:
+      return f(static_cast<std::uint8_t*>(nullptr));
+    case DType::kBool:
+      return f(static_cast<bool*>(nullptr));
   }
 }
 
@@ -70,7 +81,8 @@ To convert(From x) {
   }
 }
 
-// Walks two equally shaped strided views; f(destination offset, source offset) once per innermost row.
+// Walks two equally shaped strided views; f(destination offset, source offset) once per innermost
+// row.
 template <class F>
 void walk_rows(const Shape& shape, const Shape& a, const Shape& b, F f) {
   const int rank = shape.rank();
@@ -95,24 +107,36 @@ void walk_rows(const Shape& shape, const Shape& a, const Shape& b, F f) {
 
 const char* dtype_name(DType dtype) {
   switch (dtype) {
-    case DType::kFloat64: return "float64";
-    case DType::kFloat32: return "float32";
-    case DType::kBFloat16: return "bfloat16";
-    case DType::kFloat16: return "float16";
-    case DType::kInt64: return "int64";
-    case DType::kInt32: return "int32";
-    case DType::kInt16: return "int16";
-    case DType::kInt8: return "int8";
-    case DType::kUInt8: return "uint8";
-    case DType::kBool: return "bool";
+    case DType::kFloat64:
+      return "float64";
+    case DType::kFloat32:
+      return "float32";
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kFloat16:
+      return "float16";
+    case DType::kInt64:
+      return "int64";
+    case DType::kInt32:
+      return "int32";
+    case DType::kInt16:
+      return "int16";
+    case DType::kInt8:
+      return "int8";
+    case DType::kUInt8:
+      return "uint8";
+    case DType::kBool:
+      return "bool";
   }
   return "unknown";
 }
 
-Shape::Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span<const std::int64_t>(dims.begin(), dims.size())) {}
+Shape::Shape(std::initializer_list<std::int64_t> dims)
+    : Shape(std::span<const std::int64_t>(dims.begin(), dims.size())) {}
 
 Shape::Shape(std::span<const std::int64_t> dims) : rank_(static_cast<int>(dims.size())) {
-  require<ShapeError>(dims.size() <= kMaxRank, "tensor", "expected at most {} dimensions, got {}", int{kMaxRank}, dims.size());
+  require<ShapeError>(dims.size() <= kMaxRank, "tensor", "expected at most {} dimensions, got {}",
+                      int{kMaxRank}, dims.size());
   std::copy(dims.begin(), dims.end(), dims_.begin());
 }
 
@@ -123,7 +147,8 @@ std::int64_t Shape::numel() const {
 }
 
 bool Shape::operator==(const Shape& other) const {
-  return rank_ == other.rank_ && std::equal(dims_.begin(), dims_.begin() + rank_, other.dims_.begin());
+  return rank_ == other.rank_ &&
+         std::equal(dims_.begin(), dims_.begin() + rank_, other.dims_.begin());
 }
 
 std::string Shape::str() const {
@@ -148,7 +173,8 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype) {
   return t;
 }
 
-Tensor Tensor::wrap(void* data, const Shape& shape, DType dtype, std::shared_ptr<const void> owner) {
+Tensor Tensor::wrap(void* data, const Shape& shape, DType dtype,
+                    std::shared_ptr<const void> owner) {
   Tensor t;
   t.storage_ = std::make_shared<Storage>(data, checked_bytes(shape, dtype), std::move(owner));
   t.data_ = data;
@@ -160,8 +186,9 @@ Tensor Tensor::wrap(void* data, const Shape& shape, DType dtype, std::shared_ptr
 
 template <class T>
 Tensor Tensor::from(std::span<const T> values, const Shape& shape) {
-  require<ShapeError>(static_cast<std::int64_t>(values.size()) == shape.numel(), "tensor", "expected {} values for shape {}, got {}",
-                      shape.numel(), shape.str(), values.size());
+  require<ShapeError>(static_cast<std::int64_t>(values.size()) == shape.numel(), "tensor",
+                      "expected {} values for shape {}, got {}", shape.numel(), shape.str(),
+                      values.size());
   Tensor t = empty(shape, dtype_of<T>());
   std::copy(values.begin(), values.end(), t.data<T>());
   return t;
@@ -173,7 +200,8 @@ template QKV_API Tensor Tensor::from(std::span<const std::int32_t>, const Shape&
 template QKV_API Tensor Tensor::from(std::span<const std::uint8_t>, const Shape&);
 
 void Tensor::wrong_dtype(DType asked) const {
-  fail<ShapeError>("tensor", "expected a {} tensor, got {}{}", dtype_name(asked), dtype_name(dtype_), defined() ? "" : " (undefined)");
+  fail<ShapeError>("tensor", "expected a {} tensor, got {}{}", dtype_name(asked),
+                   dtype_name(dtype_), defined() ? "" : " (undefined)");
 }
 
 bool Tensor::is_contiguous() const {
@@ -197,12 +225,16 @@ Tensor Tensor::reshape(const Shape& shape) const {
     }
   }
   if (unknown >= 0) {
-    require<ShapeError>(known > 0 && numel() % known == 0, "tensor", "expected a shape of {} elements, got {}", numel(), shape.str());
+    require<ShapeError>(known > 0 && numel() % known == 0, "tensor",
+                        "expected a shape of {} elements, got {}", numel(), shape.str());
     wanted[unknown] = numel() / known;
   }
-  require<ShapeError>(wanted.numel() == numel(), "tensor", "expected a shape of {} elements, got {}", numel(), shape.str());
-  require<ShapeError>(is_contiguous(), "tensor", "expected a contiguous tensor to reshape, got strides {} of shape {}; use contiguous()",
-                      strides_.str(), shape_.str());
+  require<ShapeError>(wanted.numel() == numel(), "tensor",
+                      "expected a shape of {} elements, got {}", numel(), shape.str());
+  require<ShapeError>(
+      is_contiguous(), "tensor",
+      "expected a contiguous tensor to reshape, got strides {} of shape {}; use contiguous()",
+      strides_.str(), shape_.str());
   Tensor t = *this;
   t.shape_ = wanted;
   t.strides_ = row_major_strides(wanted);
@@ -210,16 +242,21 @@ Tensor Tensor::reshape(const Shape& shape) const {
 }
 
 Tensor Tensor::narrow(int dimension, std::int64_t start, std::int64_t length) const {
-  require<ShapeError>(dimension >= 0 && dimension < rank() && start >= 0 && length >= 0 && start + length <= shape_[dimension], "tensor",
-                      "expected a range inside dimension {} of {}, got start {} length {}", dimension, shape_.str(), start, length);
+  require<ShapeError>(dimension >= 0 && dimension < rank() && start >= 0 && length >= 0 &&
+                          start + length <= shape_[dimension],
+                      "tensor",
+                      "expected a range inside dimension {} of {}, got start {} length {}",
+                      dimension, shape_.str(), start, length);
   Tensor t = *this;
   t.shape_[dimension] = length;
-  t.data_ = static_cast<char*>(data_) + start * strides_[dimension] * static_cast<std::int64_t>(dtype_size(dtype_));
+  t.data_ = static_cast<char*>(data_) +
+            start * strides_[dimension] * static_cast<std::int64_t>(dtype_size(dtype_));
   return t;
 }
 
 Tensor Tensor::transpose(int a, int b) const {
-  require<ShapeError>(a >= 0 && b >= 0 && a < rank() && b < rank(), "tensor", "expected dimensions of {}, got {} and {}", shape_.str(), a, b);
+  require<ShapeError>(a >= 0 && b >= 0 && a < rank() && b < rank(), "tensor",
+                      "expected dimensions of {}, got {} and {}", shape_.str(), a, b);
   Tensor t = *this;
   std::swap(t.shape_[a], t.shape_[b]);
   std::swap(t.strides_[a], t.strides_[b]);
@@ -257,14 +294,16 @@ Tensor Tensor::to(DType dtype) const {
 }
 
 void Tensor::copy_from(const Tensor& source) const {
-  require<ShapeError>(shape_ == source.shape_, "tensor", "expected a source of shape {}, got {}", shape_.str(), source.shape_.str());
+  require<ShapeError>(shape_ == source.shape_, "tensor", "expected a source of shape {}, got {}",
+                      shape_.str(), source.shape_.str());
   if (dtype_ == source.dtype_ && is_contiguous() && source.is_contiguous()) {
     if (numel() > 0) std::memmove(data_, source.data_, nbytes());
     return;
   }
   const int rank = shape_.rank();
   const std::int64_t count = rank == 0 ? 1 : shape_[rank - 1];
-  const std::int64_t step_to = rank == 0 ? 1 : strides_[rank - 1], step_from = rank == 0 ? 1 : source.strides_[rank - 1];
+  const std::int64_t step_to = rank == 0 ? 1 : strides_[rank - 1],
+                     step_from = rank == 0 ? 1 : source.strides_[rank - 1];
   with_type(dtype_, [&](auto* to_type) {
     using To = std::remove_pointer_t<decltype(to_type)>;
     with_type(source.dtype_, [&](auto* from_type) {
@@ -272,7 +311,8 @@ void Tensor::copy_from(const Tensor& source) const {
       auto* to = static_cast<To*>(data_);
       const auto* from = static_cast<const From*>(source.data_);
       walk_rows(shape_, strides_, source.strides_, [&](std::int64_t x, std::int64_t y) {
-        for (std::int64_t i = 0; i < count; ++i) to[x + i * step_to] = convert<To>(from[y + i * step_from]);
+        for (std::int64_t i = 0; i < count; ++i)
+          to[x + i * step_to] = convert<To>(from[y + i * step_from]);
       });
     });
   });
@@ -280,7 +320,8 @@ void Tensor::copy_from(const Tensor& source) const {
 
 void Tensor::fill(double value) const {
   const int rank = shape_.rank();
-  const std::int64_t count = rank == 0 ? 1 : shape_[rank - 1], step = rank == 0 ? 1 : strides_[rank - 1];
+  const std::int64_t count = rank == 0 ? 1 : shape_[rank - 1],
+                     step = rank == 0 ? 1 : strides_[rank - 1];
   with_type(dtype_, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     auto* to = static_cast<T*>(data_);

@@ -1,8 +1,8 @@
 #include "base/nearest.h"
 
-#include <gtest/gtest.h>
-
 #include <vector>
+
+#include <gtest/gtest.h>
 
 using namespace qkv;
 
