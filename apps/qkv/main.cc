@@ -94,7 +94,10 @@ int run(int argc, char** argv) {
   add_globals(app, globals);
   for (const auto add : kVerbs) add(app, globals);
   try {
-    app.parse(argc, argv);
+    // The parser takes a list from its end.
+    std::vector<std::string> arguments;
+    for (int i = argc - 1; i > 0; --i) arguments.push_back(mark_brackets(argv[i]));
+    app.parse(std::move(arguments));
   } catch (const CLI::Success& request) {  // --help, --version
     app.exit(request);
     return kDone;

@@ -76,6 +76,19 @@ void set_up_messages(int verbosity) {
   });
 }
 
+constexpr char kBracketMark = '\x01';
+
+std::string mark_brackets(std::string argument) {
+  const bool like_list = argument.starts_with('[') && argument.ends_with(']');
+  if (like_list || argument.starts_with(kBracketMark)) argument.insert(0, 1, kBracketMark);
+  return argument;
+}
+
+std::string unmark_brackets(std::string argument) {
+  if (argument.starts_with(kBracketMark)) argument.erase(0, 1);
+  return argument;
+}
+
 ItemReader::ItemReader(std::vector<std::string> arguments, std::string_view verb)
     : arguments_(std::move(arguments)) {
   if (!arguments_.empty()) return;
@@ -89,7 +102,7 @@ bool ItemReader::next(std::string& item) {
   while (index_ < arguments_.size()) {
     reading_stdin_ = arguments_[index_] == "-";
     if (!reading_stdin_) {
-      item = arguments_[index_++];
+      item = unmark_brackets(arguments_[index_++]);
       return true;
     }
     if (std::getline(std::cin, item)) {

@@ -16,8 +16,7 @@ void AlignedText::prepend(char c) {
       for (std::uint32_t i = 0; i < text_.size(); ++i)
         origins_.push_back({base_ + i, base_ + i + 1});
     }
-    const std::uint32_t begin = origins_.empty() ? base_ : origins_.front().begin;
-    origins_.insert(origins_.begin(), Span{begin, begin});
+    origins_.insert(origins_.begin(), origins_.empty() ? Span{base_, base_} : origins_.front());
   }
   identity_ = false;
   text_.insert(text_.begin(), c);

@@ -45,7 +45,8 @@ class BertNormalizer : public Normalizer {
  private:
   // False if the character is to be removed.
   static bool clean(char32_t& c) {
-    if (c == U'\t' || c == U'\n' || c == U'\r' || (c >= 0x80 && is_white_space(c))) {
+    // U+0085 is a blank, but a control character first.
+    if (c == U'\t' || c == U'\n' || c == U'\r' || (c > 0x85 && is_white_space(c))) {
       c = U' ';
       return true;
     }

@@ -40,7 +40,8 @@ class CharIndex {
   std::vector<std::uint32_t> chars_;  // empty: every character is one byte
 };
 
-// Leaves the blanks at a byte-level token's ends out of its offsets.
+// Leaves the blanks at a byte-level token's ends out of its offsets. `keep_first`: a single blank
+// in front was added and takes no place.
 void trim(const std::string& token, bool keep_first,
           std::pair<std::int64_t, std::int64_t>& offsets) {
   const auto is_blank = [](char32_t c) {
@@ -54,7 +55,7 @@ void trim(const std::string& token, bool keep_first,
     if (only_blanks) ++leading;
     trailing = blank ? trailing + 1 : 0;
   }
-  if (leading > 0 && !(keep_first && offsets.first == 0))
+  if (leading > 0 && !(keep_first && leading == 1))
     offsets.first = std::min(offsets.first + leading, offsets.second);
   if (trailing > 0 && offsets.second >= trailing)
     offsets.second = std::max(offsets.second - trailing, offsets.first);
@@ -196,7 +197,9 @@ Encoding Tokenizer::encode(std::string_view text, const EncodeOptions& options) 
     encoding.tokens.push_back(impl_->tokens[static_cast<std::size_t>(encoding.ids[i])]);
     encoding.offsets.push_back(index.chars(spans[i]));
     if (impl_->post.trim_offsets && i >= first && i < last) {
-      trim(encoding.tokens.back(), impl_->post.add_prefix_space, encoding.offsets.back());
+      const bool added =
+          impl_->post.add_prefix_space && (i == first || encoding.offsets.back().first == 0);
+      trim(encoding.tokens.back(), added, encoding.offsets.back());
     }
   }
   return encoding;
