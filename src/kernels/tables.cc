@@ -8,32 +8,37 @@
 
 namespace qkv::inline v0::kernels {
 
+QKV_SIMD_TABLE(ActivationKernels<float>, kActivation)
+QKV_SIMD_TABLE(NormKernels<float>, kNorm)
+QKV_SIMD_TABLE(SoftmaxKernels<float>, kSoftmax)
+QKV_SIMD_TABLE(VectorKernels<float>, kVector)
+
 namespace {
-constexpr Implementation<ActivationKernels<float>> kActivation[] = {
-    {kReference, Isa::kGeneric, &reference::kActivationF32}};
-constexpr Implementation<NormKernels<float>> kNorm[] = {
-    {kReference, Isa::kGeneric, &reference::kNormF32}};
-constexpr Implementation<SoftmaxKernels<float>> kSoftmax[] = {
-    {kReference, Isa::kGeneric, &reference::kSoftmaxF32}};
-constexpr Implementation<VectorKernels<float>> kVector[] = {
-    {kReference, Isa::kGeneric, &reference::kVectorF32}};
+constexpr Implementation<ActivationKernels<float>> kActivations[] = {
+    QKV_SIMD_LIST(kActivation), {kReference, Isa::kGeneric, &reference::kActivationF32}};
+constexpr Implementation<NormKernels<float>> kNorms[] = {
+    QKV_SIMD_LIST(kNorm), {kReference, Isa::kGeneric, &reference::kNormF32}};
+constexpr Implementation<SoftmaxKernels<float>> kSoftmaxes[] = {
+    QKV_SIMD_LIST(kSoftmax), {kReference, Isa::kGeneric, &reference::kSoftmaxF32}};
+constexpr Implementation<VectorKernels<float>> kVectors[] = {
+    QKV_SIMD_LIST(kVector), {kReference, Isa::kGeneric, &reference::kVectorF32}};
 }  // namespace
 
 template <>
 const ActivationKernels<float>& activation_kernels<float>() {
-  return pick<ActivationKernels<float>>(kActivation);
+  return pick<ActivationKernels<float>>(kActivations);
 }
 template <>
 const NormKernels<float>& norm_kernels<float>() {
-  return pick<NormKernels<float>>(kNorm);
+  return pick<NormKernels<float>>(kNorms);
 }
 template <>
 const SoftmaxKernels<float>& softmax_kernels<float>() {
-  return pick<SoftmaxKernels<float>>(kSoftmax);
+  return pick<SoftmaxKernels<float>>(kSoftmaxes);
 }
 template <>
 const VectorKernels<float>& vector_kernels<float>() {
-  return pick<VectorKernels<float>>(kVector);
+  return pick<VectorKernels<float>>(kVectors);
 }
 
 // fp64 is for checking: the reference alone.

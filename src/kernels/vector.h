@@ -34,16 +34,25 @@ struct SgdChunk {
 };
 
 template <class T>
+struct Rotation {
+  const T* cosines;
+  const T* sines;
+  std::int64_t half, heads, head_stride;
+  bool interleaved;
+  double sign;
+};
+
+template <class T>
 struct VectorKernels {
   void (*add)(const T* a, const T* b, T* y, std::int64_t n);       // y = a + b; y may be a or b
   void (*scale)(const T* x, T* y, std::int64_t n, double factor);  // y = factor x; y may be x
   void (*add_scaled)(const T* x, T* y, std::int64_t n, double factor);  // y += factor x
   void (*maximum)(const T* x, T* y, std::int64_t n);                    // y = max(x, y), NaN wins
-  // Rotates pairs by angles given as [cos_0, sin_0, cos_1, sin_1, ...], `half` of them: channel i
-  // with i + half, or 2 i with 2 i + 1 if interleaved. `sign` -1 turns back. x: `heads` vectors of
-  // 2 half elements, head_stride apart.
-  void (*rotate)(T* x, const T* cos_sin, std::int64_t half, std::int64_t heads,
-                 std::int64_t head_stride, bool interleaved, double sign);
+  // Rotates `heads` vectors of 2 half elements, head_stride apart, by angles whose cosines and
+  // sines are given. Channel i goes with i + half, `half` cosines and sines; or, interleaved, 2 i
+  // with 2 i + 1: then cosines are [cos_0, cos_0, cos_1, cos_1, ...] and sines [-sin_0, sin_0,
+  // -sin_1, sin_1, ...]. `sign` -1 turns back.
+  void (*rotate)(T* x, const Rotation<T>& rotation);
   double (*sum_of_squares)(const T* x, std::int64_t n);
   std::int64_t (*find_non_finite)(const T* x, std::int64_t n);  // index of the first, or -1
   void (*adamw)(const AdamWChunk<T>&);

@@ -18,6 +18,9 @@ inline constexpr std::int64_t kChunkRows = 256;
 // Elements of one work item of a pass without rows.
 inline constexpr std::int64_t kChunkElements = 16384;
 
+// thread_scratch slot of the ops; 0 and 1 belong to the products.
+inline constexpr int kScratchSlot = 2;
+
 constexpr std::int64_t chunk_count(std::int64_t n, std::int64_t chunk) {
   return (n + chunk - 1) / chunk;
 }

@@ -38,7 +38,7 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& bias, Activation ac
     const std::int64_t rows = end - begin;
     T* y = result.y.data<T>() + begin * result.y.dim(1);
     T* product = result.pre.defined() ? result.pre.data<T>() + begin * width
-                 : gated              ? thread_scratch_of<T>(rows * width, 2)
+                 : gated              ? thread_scratch_of<T>(rows * width, kScratchSlot)
                                       : y;
     kernels::gemm(kernels::Gemm<T>{.transpose_b = true,
                                    .m = rows,

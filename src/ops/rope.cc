@@ -17,29 +17,44 @@ namespace {
 // used.
 constexpr std::int64_t kTablePositions = 32768;
 
-// cos and sin of position * base^(-2 i / (2 half)) for i < half, interleaved. Angles in double:
-// exact enough for any position.
+// Elements of a row of angles: cosines, then sines, as kernels::Rotation wants them.
+std::int64_t row_width(std::int64_t half, RopePairing pairing) {
+  return pairing == RopePairing::kInterleaved ? 4 * half : 2 * half;
+}
+
+// The angles position * base^(-2 i / (2 half)) for i < half, formed in double: exact enough for any
+// position.
 template <class T>
-void fill_angles(T* row, std::int64_t position, std::int64_t half, double base) {
+void fill_angles(T* row, std::int64_t position, std::int64_t half, const RopeOptions& options) {
+  T* sines = row + row_width(half, options.pairing) / 2;
   for (std::int64_t i = 0; i < half; ++i) {
-    const double angle = static_cast<double>(position) *
-                         std::pow(base, -static_cast<double>(i) / static_cast<double>(half));
-    row[2 * i] = static_cast<T>(std::cos(angle));
-    row[2 * i + 1] = static_cast<T>(std::sin(angle));
+    const double frequency =
+        std::pow(options.base, -static_cast<double>(i) / static_cast<double>(half));
+    const double angle = static_cast<double>(position) * frequency;
+    const T c = static_cast<T>(std::cos(angle)), s = static_cast<T>(std::sin(angle));
+    if (options.pairing == RopePairing::kInterleaved) {
+      row[2 * i] = row[2 * i + 1] = c;
+      sines[2 * i] = -s;
+      sines[2 * i + 1] = s;
+    } else {
+      row[i] = c;
+      sines[i] = s;
+    }
   }
 }
 
 // The rows 0 .. count - 1 of the angles, kept for the process and grown by doubling. Thread-safe.
 template <class T>
 std::shared_ptr<const std::vector<T>> angle_table(std::int64_t count, std::int64_t half,
-                                                  double base) {
+                                                  const RopeOptions& options) {
   static std::mutex mutex;
-  static std::map<std::pair<std::int64_t, double>, std::shared_ptr<const std::vector<T>>> tables;
+  static std::map<std::tuple<std::int64_t, double, RopePairing>,
+                  std::shared_ptr<const std::vector<T>>>
+      tables;
   const std::lock_guard lock(mutex);
-  auto& table = tables[{half, base}];
-  const auto width = static_cast<std::size_t>(2 * half);
-  const auto wanted = static_cast<std::size_t>(count) * width;
-  if (table != nullptr && table->size() >= wanted) return table;
+  auto& table = tables[{half, options.base, options.pairing}];
+  const auto width = static_cast<std::size_t>(row_width(half, options.pairing));
+  if (table != nullptr && table->size() >= static_cast<std::size_t>(count) * width) return table;
   const std::size_t known = table != nullptr ? table->size() / width : 0;
   const auto rows =
       std::min(std::max<std::size_t>({static_cast<std::size_t>(count), 2 * known, 64}),
@@ -47,7 +62,7 @@ std::shared_ptr<const std::vector<T>> angle_table(std::int64_t count, std::int64
   auto grown = std::make_shared<std::vector<T>>(rows * width);
   if (table != nullptr) std::copy(table->begin(), table->end(), grown->begin());
   for (std::size_t p = known; p < rows; ++p)
-    fill_angles(grown->data() + p * width, static_cast<std::int64_t>(p), half, base);
+    fill_angles(grown->data() + p * width, static_cast<std::int64_t>(p), half, options);
   table = std::move(grown);
   return table;
 }
@@ -73,18 +88,25 @@ void rope_inplace(const Tensor& x, std::span<const std::int32_t> positions,
   }
   dispatch_floating(x.dtype(), where, [&]<class T>(T) {
     const auto& kernels = kernels::vector_kernels<T>();
-    const auto table = angle_table<T>(highest + 1, half, options.base);
+    const auto table = angle_table<T>(highest + 1, half, options);
+    const std::int64_t width = row_width(half, options.pairing);
     parallel_chunks(x.dim(0), kChunkRows, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         const std::int64_t position = positions[static_cast<std::size_t>(t)];
-        const T* angles = table->data() + position * 2 * half;
+        const T* angles = table->data() + position * width;
         if (position >= kTablePositions) {
-          T* row = thread_scratch_of<T>(static_cast<std::size_t>(2 * half), 2);
-          fill_angles(row, position, half, options.base);
+          T* row = thread_scratch_of<T>(static_cast<std::size_t>(width), kScratchSlot);
+          fill_angles(row, position, half, options);
           angles = row;
         }
-        kernels.rotate(x.data<T>() + t * x.stride(0), angles, half, x.dim(1), x.stride(1),
-                       options.pairing == RopePairing::kInterleaved, inverse ? -1 : 1);
+        kernels.rotate(x.data<T>() + t * x.stride(0),
+                       {.cosines = angles,
+                        .sines = angles + width / 2,
+                        .half = half,
+                        .heads = x.dim(1),
+                        .head_stride = x.stride(1),
+                        .interleaved = options.pairing == RopePairing::kInterleaved,
+                        .sign = inverse ? -1.0 : 1.0});
       }
     });
   });

@@ -156,11 +156,11 @@ AttentionRun run_strided(const RandomProblem& p) {
 }
 
 void expect_close(const AttentionRun& a, const AttentionRun& b, const std::string& text) {
-  EXPECT_LE(relative_difference(a.result.out, b.result.out), 2e-6) << "out " << text;
-  EXPECT_LE(relative_difference(a.result.lse, b.result.lse), 2e-6) << "lse " << text;
-  EXPECT_LE(relative_difference(a.gradients.dq, b.gradients.dq), 5e-6) << "dq " << text;
-  EXPECT_LE(relative_difference(a.gradients.dk, b.gradients.dk), 5e-6) << "dk " << text;
-  EXPECT_LE(relative_difference(a.gradients.dv, b.gradients.dv), 5e-6) << "dv " << text;
+  EXPECT_LE(scaled_difference(a.result.out, b.result.out), 2e-6) << "out " << text;
+  EXPECT_LE(scaled_difference(a.result.lse, b.result.lse), 2e-6) << "lse " << text;
+  EXPECT_LE(scaled_difference(a.gradients.dq, b.gradients.dq), 5e-6) << "dq " << text;
+  EXPECT_LE(scaled_difference(a.gradients.dk, b.gradients.dk), 5e-6) << "dk " << text;
+  EXPECT_LE(scaled_difference(a.gradients.dv, b.gradients.dv), 5e-6) << "dv " << text;
 }
 
 class AttentionParity : public ::testing::TestWithParam<const char*> {};

@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "ops/attention.h"
+#include "support/tensors.h"
 #include "tensor/layout.h"
 
 namespace qkv::testing {
@@ -17,16 +18,9 @@ namespace qkv::testing {
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Values of a floating tensor in index order, whatever its strides (rank <= 4).
-inline std::vector<double> values_of(const Tensor& tensor) {
-  const Tensor dense = tensor.contiguous().to(DType::kFloat64);
-  const double* p = dense.data<double>();
-  return {p, p + dense.numel()};
-}
-
 // max |a - b| / max(|b|, 1), infinite when one is not finite where the other is. The inputs are of
 // order 1: gradients that vanish by cancellation (one visible key) are held to the same rounding.
-inline double relative_difference(const Tensor& a, const Tensor& b) {
+inline double scaled_difference(const Tensor& a, const Tensor& b) {
   const std::vector<double> x = values_of(a), y = values_of(b);
   if (x.size() != y.size()) return INFINITY;
   double difference = 0, largest = 0;

@@ -1,8 +1,7 @@
 #include "support/op_case.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <utility>
 
 namespace qkv::testing {
 
@@ -24,25 +23,6 @@ RaggedLayout ragged_rows(std::int64_t rows) {
   for (std::size_t i = 0; i < layout.samples.size(); ++i)
     layout.samples[i] = static_cast<std::int64_t>(7 + i);
   return layout;
-}
-
-double relative_difference(const Tensor& a, const Tensor& b) {
-  const double infinity = std::numeric_limits<double>::infinity();
-  if (a.shape() != b.shape()) return infinity;
-  const Tensor x = a.to(DType::kFloat64).contiguous(), y = b.to(DType::kFloat64).contiguous();
-  double difference = 0, largest = 0;
-  for (std::int64_t i = 0; i < x.numel(); ++i) {
-    const double p = x.data<double>()[i], q = y.data<double>()[i];
-    if (std::isnan(p) && std::isnan(q)) continue;
-    if (p == q) {
-      if (std::isfinite(q)) largest = std::max(largest, std::fabs(q));
-      continue;
-    }
-    if (!std::isfinite(p) || !std::isfinite(q)) return infinity;
-    difference = std::max(difference, std::fabs(p - q));
-    largest = std::max(largest, std::fabs(q));
-  }
-  return difference == 0 ? 0 : difference / std::max(largest, std::numeric_limits<double>::min());
 }
 
 }  // namespace qkv::testing

@@ -11,6 +11,7 @@
 #include "qkv/tensor.h"
 
 #include "base/random.h"
+#include "support/tensors.h"
 #include "tensor/layout.h"
 
 namespace qkv::testing {
@@ -56,7 +57,5 @@ Tensor random_normal(const Shape& shape, DType dtype, Random& random, double sca
 // Sequences of 1, 2, 3, 5, 8, ... tokens, the last cut to fit: `rows` tokens in all; samples are
 // numbered from 7.
 RaggedLayout ragged_rows(std::int64_t rows);
-// max |a - b| / max |b|; infinity where only one is NaN or the infinities differ.
-double relative_difference(const Tensor& a, const Tensor& b);
 
 }  // namespace qkv::testing

@@ -102,6 +102,8 @@ OpCase norm_case(NormKind kind, bool with_beta) {
   c.op = "norm";
   c.variant = kind == NormKind::kRms ? "rms" : with_beta ? "layer with beta" : "layer";
   c.parity = kShapes;
+  // The gradient of x / |x| is rounding alone: a single element has no direction.
+  if (kind == NormKind::kRms) c.parity[0].width = 3;
   c.tolerance = 2e-6;
   c.bytes = bytes_per_element(8);
   c.backward_bytes = bytes_per_element(12);
@@ -158,7 +160,7 @@ OpCase dropout_case() {
   OpCase c;
   c.op = "dropout";
   c.parity = kShapes;
-  c.tolerance = 0;
+  c.tolerance = 3e-7;
   c.bytes = bytes_per_element(8);
   c.backward_bytes = bytes_per_element(8);
   c.inputs = [](OpShape s, DType dtype, Random& r) {
@@ -172,7 +174,6 @@ OpCase dropout_case() {
     const RaggedLayout layout = ragged_rows(s.rows);
     return Tensors{ops::dropout(upstream[0], dropout_of(layout))};
   };
-  c.tolerance = 1e-7;
   return c;
 }
 

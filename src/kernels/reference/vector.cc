@@ -27,13 +27,14 @@ void maximum(const T* x, T* y, std::int64_t n) {
 }
 
 template <class T>
-void rotate(T* x, const T* cos_sin, std::int64_t half, std::int64_t heads, std::int64_t head_stride,
-            bool interleaved, double sign) {
-  for (std::int64_t h = 0; h < heads; ++h, x += head_stride) {
-    for (std::int64_t i = 0; i < half; ++i) {
-      T& a = interleaved ? x[2 * i] : x[i];
-      T& b = interleaved ? x[2 * i + 1] : x[i + half];
-      const double c = cos_sin[2 * i], s = sign * cos_sin[2 * i + 1], left = a, right = b;
+void rotate(T* x, const Rotation<T>& p) {
+  for (std::int64_t h = 0; h < p.heads; ++h, x += p.head_stride) {
+    for (std::int64_t i = 0; i < p.half; ++i) {
+      T& a = p.interleaved ? x[2 * i] : x[i];
+      T& b = p.interleaved ? x[2 * i + 1] : x[i + p.half];
+      const double c = p.interleaved ? p.cosines[2 * i] : p.cosines[i];
+      const double s = p.sign * (p.interleaved ? p.sines[2 * i + 1] : p.sines[i]);
+      const double left = a, right = b;
       a = static_cast<T>(left * c - right * s);
       b = static_cast<T>(left * s + right * c);
     }

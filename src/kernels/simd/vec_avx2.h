@@ -78,6 +78,9 @@ QKV_INLINE Mask operator!=(F32 a, F32 b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_
 QKV_INLINE F32 select(Mask m, F32 a, F32 b) { return {_mm256_blendv_ps(b.v, a.v, m.v)}; }
 QKV_INLINE F32 keep(Mask m, F32 a) { return {_mm256_and_ps(m.v, a.v)}; }
 
+QKV_INLINE float first_lane(F32 a) { return _mm256_cvtss_f32(a.v); }
+QKV_INLINE F32 swap_pairs(F32 a) { return {_mm256_permute_ps(a.v, 0xB1)}; }
+
 QKV_INLINE float sum(F32 a) {
   const __m128 h = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   const __m128 q = _mm_add_ps(h, _mm_movehl_ps(h, h));

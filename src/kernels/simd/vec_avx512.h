@@ -66,6 +66,9 @@ QKV_INLINE Mask operator!=(F32 a, F32 b) { return {_mm512_cmp_ps_mask(a.v, b.v, 
 QKV_INLINE F32 select(Mask m, F32 a, F32 b) { return {_mm512_mask_blend_ps(m.v, b.v, a.v)}; }
 QKV_INLINE F32 keep(Mask m, F32 a) { return {_mm512_maskz_mov_ps(m.v, a.v)}; }
 
+QKV_INLINE float first_lane(F32 a) { return _mm512_cvtss_f32(a.v); }
+QKV_INLINE F32 swap_pairs(F32 a) { return {_mm512_permute_ps(a.v, 0xB1)}; }
+
 QKV_INLINE float sum(F32 a) { return _mm512_reduce_add_ps(a.v); }
 QKV_INLINE float hmax(F32 a) { return _mm512_reduce_max_ps(a.v); }
 QKV_INLINE float hmin(F32 a) { return _mm512_reduce_min_ps(a.v); }

@@ -99,6 +99,9 @@ QKV_INLINE Mask operator>=(F32 a, F32 b) { return {a.v >= b.v}; }
 QKV_INLINE Mask operator==(F32 a, F32 b) { return {a.v == b.v}; }
 QKV_INLINE Mask operator!=(F32 a, F32 b) { return {a.v != b.v}; }
 
+QKV_INLINE float first_lane(F32 a) { return a.v[0]; }
+QKV_INLINE F32 swap_pairs(F32 a) { return {NativeF32{a.v[1], a.v[0], a.v[3], a.v[2]}}; }
+
 QKV_INLINE float sum(F32 a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
 QKV_INLINE float hmax(F32 a) {
   const float x = a.v[0] > a.v[2] ? a.v[0] : a.v[2], y = a.v[1] > a.v[3] ? a.v[1] : a.v[3];

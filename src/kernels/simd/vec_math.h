@@ -50,8 +50,16 @@ QKV_INLINE F32 exp2_short(F32 x) {
   return scale2(fma(p, r, set(1.0f)), n);
 }
 
-// 1 / (1 + e^-x). Accuracy: 4 ULP.
-QKV_INLINE F32 sigmoid(F32 x) { return set(1.0f) / (set(1.0f) + exp(zero() - x)); }
+// 1 / (1 + e^-x) and the rest to 1, each to 4 ULP, for x bounded to [-87, 87] (beyond, within 2e-38
+// of 0 or 1).
+struct Sigmoid {
+  F32 x, value, rest;  // the bounded x
+};
+QKV_INLINE Sigmoid sigmoid(F32 x) {
+  x = min(set(87.0f), max(set(-87.0f), x));  // NaN stays
+  const F32 e = exp(zero() - x), value = set(1.0f) / (set(1.0f) + e);
+  return {x, value, e * value};
+}
 
 // Upper tail Q(|x|) = (1 - erf(|x| / sqrt 2)) / 2 and density e^(-x^2 / 2) / sqrt(2 pi) of the
 // normal distribution: Phi(x) = x > 0 ? 1 - Q : Q. Q = e^(-x^2 / 2) times a polynomial in (|x|
@@ -63,7 +71,8 @@ struct NormalTail {
   F32 tail, density;
 };
 QKV_INLINE NormalTail normal_tail(F32 x) {
-  const F32 a = abs(x), e = exp(set(-0.5f) * x * x);
+  const F32 a = min(set(20.0f), abs(x));  // beyond, both are 0; NaN stays
+  const F32 e = exp(set(-0.5f) * a * a);
   const F32 inverse = set(1.0f) / (a + set(3.5f));
   const F32 t = (a - set(3.5f)) * inverse;
   F32 p = set(kNormalTail[9]);

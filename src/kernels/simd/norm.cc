@@ -1,0 +1,187 @@
+#include "kernels/norm.h"
+
+#include "kernels/simd/vec.h"
+
+namespace qkv::inline v0::kernels::QKV_ISA {
+extern const NormKernels<float> kNorm;
+namespace {
+
+// What a lane keeps of the dropout's numbers of one row: one draw serves four vectors.
+class RowMasks {
+ public:
+  QKV_INLINE RowMasks(const DropoutRows& d, std::int64_t row)
+      : d_(d), token_(static_cast<std::uint32_t>(d.tokens[row])), sample_(d.samples[row]) {}
+  // The mask of the vector at channel j; calls come with j = 0, kLanes, 2 kLanes, ...
+  QKV_INLINE Mask next(std::int64_t j) {
+    if (j % (4 * kLanes) == 0)
+      bits_ = dropout_keep(d_.key, static_cast<std::uint32_t>(j / 4), token_, sample_, d_.step,
+                           d_.threshold);
+    const Mask m = mask_from_bits(static_cast<std::uint32_t>(bits_) & ((1u << kLanes) - 1));
+    bits_ >>= kLanes;
+    return m;
+  }
+
+ private:
+  const DropoutRows& d_;
+  std::uint32_t token_, sample_;
+  std::uint64_t bits_ = 0;
+};
+
+// How x enters: as it is, dropped by random numbers, or not at all.
+enum class Drop { kNone, kSome, kAll };
+QKV_INLINE Drop drop_of(const DropoutRows& d) {
+  return !d.active ? Drop::kNone : d.all ? Drop::kAll : Drop::kSome;
+}
+
+// y = residual + dropout(x) for one row; residual may be null.
+template <Drop kDrop>
+QKV_INLINE void dropout_row(const DropoutForward<float>& p, std::int64_t r) {
+  const float *x = p.x + r * p.width, *residual = p.residual ? p.residual + r * p.width : nullptr;
+  float* y = p.y + r * p.width;
+  const F32 factor = set(static_cast<float>(p.dropout.scale));
+  const auto body = [&](auto& masks) QKV_BODY {
+    for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
+      F32 value = zero();
+      if constexpr (kDrop == Drop::kNone) value = lanes.load(x + j);
+      if constexpr (kDrop == Drop::kSome) value = keep(masks.next(j), lanes.load(x + j) * factor);
+      if (residual) value = value + lanes.load(residual + j);
+      lanes.store(y + j, value);
+    });
+  };
+  if constexpr (kDrop == Drop::kSome) {
+    RowMasks masks(p.dropout, r);
+    body(masks);
+  } else {
+    int none = 0;
+    body(none);
+  }
+}
+
+template <Drop kDrop>
+void dropout_rows(const DropoutForward<float>& p) {
+  for (std::int64_t r = 0; r < p.rows; ++r) dropout_row<kDrop>(p, r);
+}
+
+void dropout(const DropoutForward<float>& p) {
+  switch (drop_of(p.dropout)) {
+    case Drop::kNone:
+      return dropout_rows<Drop::kNone>(p);
+    case Drop::kSome:
+      return dropout_rows<Drop::kSome>(p);
+    case Drop::kAll:
+      return dropout_rows<Drop::kAll>(p);
+  }
+}
+
+// Sum of (x - pivot - delta)^2 in double: for rows whose squares leave fp32's range.
+double wide_squares(const float* x, std::int64_t width, float pivot, float delta) {
+  double total = 0;
+  for (std::int64_t j = 0; j < width; ++j) {
+    const double d =
+        static_cast<double>(x[j]) - static_cast<double>(pivot) - static_cast<double>(delta);
+    total += d * d;
+  }
+  return total;
+}
+
+// The mean is kept as the row's first value and the mean distance from it: constant rows give exact
+// zeros, and a large common offset costs no digits.
+struct RowMean {
+  float pivot = 0, delta = 0;
+};
+
+QKV_INLINE RowMean row_mean(const float* x, std::int64_t width) {
+  const F32 pivot = set(x[0]);
+  F32 total = zero();
+  for_lanes(width, [&](std::int64_t j, auto lanes)
+                       QKV_BODY { total = total + lanes.only(lanes.load(x + j) - pivot); });
+  return {x[0], sum(total) / static_cast<float>(width)};
+}
+
+QKV_INLINE float row_rstd(const float* x, std::int64_t width, RowMean mean, double eps) {
+  const F32 pivot = set(mean.pivot), delta = set(mean.delta);
+  F32 total = zero();
+  for_lanes(width, [&](std::int64_t j, auto lanes) QKV_BODY {
+    const F32 d = lanes.only(lanes.load(x + j) - pivot - delta);
+    total = fma(d, d, total);
+  });
+  double squares = static_cast<double>(sum(total));
+  if (!(squares < 1e38)) squares = wide_squares(x, width, mean.pivot, mean.delta);
+  return static_cast<float>(1 / __builtin_sqrt(squares / static_cast<double>(width) + eps));
+}
+
+void normalise_row(const NormForward<float>& p, const float* s, std::int64_t r) {
+  const RowMean mean = p.rms ? RowMean{} : row_mean(s, p.width);
+  const float inverse = row_rstd(s, p.width, mean, p.eps);
+  if (p.mean) p.mean[r] = mean.pivot + mean.delta;
+  p.rstd[r] = inverse;
+  const F32 pivot = set(mean.pivot), delta = set(mean.delta), rstd = set(inverse);
+  float* y = p.y + r * p.width;
+  for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
+    const F32 scaled = (lanes.load(s + j) - pivot - delta) * rstd;
+    const F32 gamma = lanes.load(p.gamma + j);
+    lanes.store(y + j, p.beta ? fma(scaled, gamma, lanes.load(p.beta + j)) : scaled * gamma);
+  });
+}
+
+template <Drop kDrop>
+void add_norm_rows(const NormForward<float>& p) {
+  const DropoutForward<float> sum{p.rows, p.width, p.x, p.residual, p.sum, p.dropout};
+  for (std::int64_t r = 0; r < p.rows; ++r) {
+    dropout_row<kDrop>(sum, r);
+    normalise_row(p, p.sum + r * p.width, r);
+  }
+}
+
+void forward(const NormForward<float>& p) {
+  if (!p.residual) {
+    for (std::int64_t r = 0; r < p.rows; ++r) normalise_row(p, p.x + r * p.width, r);
+    return;
+  }
+  switch (drop_of(p.dropout)) {
+    case Drop::kNone:
+      return add_norm_rows<Drop::kNone>(p);
+    case Drop::kSome:
+      return add_norm_rows<Drop::kSome>(p);
+    case Drop::kAll:
+      return add_norm_rows<Drop::kAll>(p);
+  }
+}
+
+// dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy gamma and xhat = (x - mean) rstd; mean(g)
+// only for layer.
+void backward_row(const NormBackward<float>& p, std::int64_t r) {
+  const float *dy = p.dy + r * p.width, *x = p.x + r * p.width,
+              *add = p.add ? p.add + r * p.width : nullptr;
+  float* dx = p.dx + r * p.width;
+  const F32 mean = set(p.rms ? 0.0f : p.mean[r]), rstd = set(p.rstd[r]);
+  F32 sum_g = zero(), sum_gx = zero();
+  for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
+    const F32 d = lanes.load(dy + j), xhat = lanes.only((lanes.load(x + j) - mean) * rstd);
+    const F32 g = d * lanes.load(p.gamma + j), dg = d * xhat;
+    sum_g = sum_g + g;
+    sum_gx = fma(g, xhat, sum_gx);
+    if (p.dgamma) lanes.store(p.dgamma + j, lanes.load(p.dgamma + j) + dg);
+    if (p.dbeta) lanes.store(p.dbeta + j, lanes.load(p.dbeta + j) + d);
+  });
+  const auto width = static_cast<float>(p.width);
+  const F32 mean_g = set(p.rms ? 0.0f : sum(sum_g) / width), mean_gx = set(sum(sum_gx) / width);
+  for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
+    const F32 g = lanes.load(dy + j) * lanes.load(p.gamma + j),
+              xhat = (lanes.load(x + j) - mean) * rstd;
+    const F32 d = rstd * fnma(xhat, mean_gx, g - mean_g);
+    lanes.store(dx + j, add ? d + lanes.load(add + j) : d);
+  });
+}
+
+void backward(const NormBackward<float>& p) {
+  for (std::int64_t j = 0; p.dgamma && j < p.width; ++j) p.dgamma[j] = 0;
+  for (std::int64_t j = 0; p.dbeta && j < p.width; ++j) p.dbeta[j] = 0;
+  for (std::int64_t r = 0; r < p.rows; ++r) backward_row(p, r);
+}
+
+}  // namespace
+
+const NormKernels<float> kNorm = {forward, backward, dropout};
+
+}  // namespace qkv::inline v0::kernels::QKV_ISA

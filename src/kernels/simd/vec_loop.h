@@ -1,0 +1,31 @@
+// Loops over vectors: the body is written once, for full vectors and for the masked tail.
+#pragma once
+
+#include <cstdint>
+
+namespace qkv::inline v0::kernels::QKV_ISA {
+
+struct FullLanes {
+  QKV_INLINE F32 load(const float* p) const { return kernels::QKV_ISA::load(p); }
+  QKV_INLINE void store(float* p, F32 a) const { kernels::QKV_ISA::store(p, a); }
+  QKV_INLINE F32 only(F32 a) const { return a; }  // zero in the lanes that are not there
+};
+struct SomeLanes {
+  Mask mask;
+  QKV_INLINE F32 load(const float* p) const { return kernels::QKV_ISA::load(p, mask); }
+  QKV_INLINE void store(float* p, F32 a) const { kernels::QKV_ISA::store(p, a, mask); }
+  QKV_INLINE F32 only(F32 a) const { return keep(mask, a); }
+};
+
+// Calls body(i, lanes) for i = 0, kLanes, ... below n. Mark the body QKV_BODY.
+template <class Body>
+QKV_INLINE void for_lanes(std::int64_t n, Body body) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(i, FullLanes{});
+  if (i < n) body(i, SomeLanes{first_lanes(n - i)});
+}
+
+}  // namespace qkv::inline v0::kernels::QKV_ISA
+
+// Attribute of a lambda that must be part of the loop around it.
+#define QKV_BODY __attribute__((always_inline))
