@@ -21,6 +21,9 @@ namespace {
 
 // One line per verb, in the order of `qkv --help`.
 constexpr void (*kVerbs[])(CLI::App&, Globals&) = {
+    add_train,
+    add_eval,
+    add_classify,
     add_tokenize,
     add_info,
 };

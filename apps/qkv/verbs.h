@@ -35,6 +35,9 @@ struct Globals {
   std::function<int()> run;           // set by the verb that was chosen
 };
 
+void add_train(CLI::App& app, Globals& globals);
+void add_eval(CLI::App& app, Globals& globals);
+void add_classify(CLI::App& app, Globals& globals);
 void add_info(CLI::App& app, Globals& globals);
 void add_tokenize(CLI::App& app, Globals& globals);
 

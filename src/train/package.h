@@ -1,0 +1,24 @@
+// A trained classifier as a folder holds it: model, tokenizer, and how texts were taken in
+// training.
+#pragma once
+
+#include <filesystem>
+
+#include "models/encoder_classifier.h"
+#include "text/tokenizer.h"
+#include "train/run_folder.h"
+
+namespace qkv::inline v0::train {
+
+struct ClassifierPackage {
+  EncoderClassifier model;
+  Tokenizer tokenizer;
+  RunFacts
+      facts;  // without run.json: columns "text" and "label", limit max_positions, no truncation
+};
+
+// ArgumentError if there is no such folder; ModelError for files that do not fit together, and for
+// weights that are not finite.
+ClassifierPackage load_classifier(const std::filesystem::path& folder);
+
+}  // namespace qkv::inline v0::train
