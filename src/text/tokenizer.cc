@@ -143,7 +143,10 @@ Tokenizer Tokenizer::load(const fs::path& folder) {
     Json json = is_folder && !fs::exists(file) ? text::json_of_older_files(folder)
                                                : Json::parse(read_file(file), file.string());
     return Tokenizer(std::make_shared<const Impl>(std::move(json), config_of(file.parent_path())));
-  } catch (const DataError& error) {
+  } catch (const UnsupportedError& error) {
+    fail<UnsupportedError>("tokenizer", "'{}': {}", file.string(), error_reason(error));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kData && error.code() != ErrorCode::kModel) throw;
     fail<ModelError>("tokenizer", "'{}': {}", file.string(), error_reason(error));
   }
 }
