@@ -9,7 +9,6 @@
 
 namespace {
 using namespace qkv;
-namespace testing = qkv::testing;
 
 TEST(Cpu, names) {
   EXPECT_STREQ(isa_name(Isa::kGeneric), "generic");
@@ -24,16 +23,17 @@ TEST(Cpu, the_choice_is_one_the_processor_has) {
   EXPECT_TRUE(active_isa_reason().starts_with(isa_name(active_isa())));
 }
 
-testing::Finished run_self(const std::string& isa) {
-  return testing::run_program({"/proc/self/exe", "--gtest_filter=Cpu.names"},
-                              {.input = "", .environment = {"QKV_MAX_ISA=" + isa}, .folder = ""});
+qkv::testing::Finished run_self(const std::string& isa) {
+  return qkv::testing::run_program(
+      {"/proc/self/exe", "--gtest_filter=Cpu.names"},
+      {.input = "", .environment = {"QKV_MAX_ISA=" + isa}, .folder = ""});
 }
 
 TEST(Cpu, the_environment_lowers_the_choice) {
   EXPECT_NE(run_self("generic").out.find("isa generic: "), std::string::npos);
   const std::string avx2 = run_self("avx2").out;
   EXPECT_NE(avx2.find(cpu_features().avx2 ? "isa avx2: " : "isa generic: "), std::string::npos);
-  const testing::Finished bad = run_self("sse9");
+  const qkv::testing::Finished bad = run_self("sse9");
   EXPECT_NE(bad.err.find("expected QKV_MAX_ISA=generic, avx2 or avx512, got 'sse9'"),
             std::string::npos);
   EXPECT_NE(bad.status, 0);
