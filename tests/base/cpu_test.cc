@@ -1,11 +1,10 @@
 #include "base/cpu.h"
 
-#include <array>
-#include <cstdio>
 #include <string>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
+
+#include "support/process.h"
 
 namespace {
 using namespace qkv;
