@@ -291,9 +291,12 @@ void cut_batches(std::span<const std::int64_t> order, const std::vector<std::int
 }  // namespace
 
 std::vector<TextRow> read_table(const std::filesystem::path& path, const TableOptions& options) {
-  const std::string file = read_file(path);
-  const Source source{path.string()};
-  std::string_view bytes = file;
+  return parse_table(read_file(path), path, options);
+}
+
+std::vector<TextRow> parse_table(std::string_view bytes, const std::filesystem::path& name,
+                                 const TableOptions& options) {
+  const Source source{name.string()};
   const std::size_t bad = find_invalid_utf8(bytes);
   if (bad != std::string_view::npos) {
     source.refuse(
@@ -302,7 +305,7 @@ std::vector<TextRow> read_table(const std::filesystem::path& path, const TableOp
         static_cast<unsigned char>(bytes[bad]), bad);
   }
   if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);
-  const std::string extension = lower_extension(path);
+  const std::string extension = lower_extension(name);
   std::vector<TextRow> rows;
   if (extension == ".csv") {
     rows = read_columns(CsvParser(bytes, source), source, options);
@@ -313,7 +316,7 @@ std::vector<TextRow> read_table(const std::filesystem::path& path, const TableOp
   } else if (extension == ".txt") {
     rows = read_txt(bytes, source, options);
   } else {
-    fail<DataError>("data", "expected a .csv, .tsv, .jsonl or .txt file, got '{}'", path.string());
+    fail<DataError>("data", "expected a .csv, .tsv, .jsonl or .txt file, got '{}'", name.string());
   }
   if (rows.empty()) source.refuse(1, "expected at least one row, got none");
   return rows;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tensor/layout.h"
@@ -28,6 +29,10 @@ struct TableOptions {
 // or without BOM, LF or CRLF. DataError "[data] FILE:LINE: ..." for an empty file, missing column
 // (the ones present are named), ragged row, unterminated quote, invalid UTF-8, empty text or label.
 std::vector<TextRow> read_table(const std::filesystem::path& path, const TableOptions& options);
+
+// The same for bytes in memory; `name` gives the extension and stands in messages.
+std::vector<TextRow> parse_table(std::string_view bytes, const std::filesystem::path& name,
+                                 const TableOptions& options);
 
 struct Sample {
   std::vector<std::int32_t> ids;
