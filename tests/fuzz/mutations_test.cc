@@ -111,6 +111,6 @@ TEST_P(Mutations, end_in_a_result_or_a_typed_error) {
 INSTANTIATE_TEST_SUITE_P(Fuzz, Mutations,
                          ::testing::ValuesIn(qkv::testing::fuzz_targets().begin(),
                                              qkv::testing::fuzz_targets().end()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
