@@ -60,6 +60,7 @@ bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
 
 void set_up_messages(int verbosity) {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at its limit is an error of write(), as a full disk is
   set_log_sink([verbosity, color = colour()](LogLevel level, const std::string& message) {
     if (level == LogLevel::kDebug && verbosity < 1) return;
     if (level == LogLevel::kInfo && verbosity < 0) return;

@@ -19,7 +19,7 @@ namespace {
 
 struct TrainOptions {
   std::string config;
-  std::vector<std::string> set;
+  std::vector<std::string> set, more;  // --set a.b=v c.d=w
   std::string out;
   bool resume = false;
 };
@@ -63,7 +63,11 @@ void print_outcome(const train::TrainOutcome& outcome, const std::filesystem::pa
 }
 
 int run_train(const TrainOptions& options, const Globals& globals) {
+  require<ArgumentError>(options.more.empty() || !options.set.empty(), "arguments",
+                         "expected one configuration, got '{}' after it; values go behind --set",
+                         options.more.empty() ? "" : options.more[0]);
   std::vector<std::string> overrides = options.set;
+  overrides.insert(overrides.end(), options.more.begin(), options.more.end());
   if (globals.seed) overrides.push_back(fmt::format("train.seed={}", *globals.seed));
   const train::TrainConfig config = train::read_train_config(options.config, overrides);
   const std::filesystem::path folder =
@@ -102,7 +106,8 @@ void add_train(CLI::App& app, Globals& globals) {
   CLI::App* verb = app.add_subcommand("train", "trains a text classifier as a configuration says");
   verb->add_option("CONFIG", options->config, "configuration (TOML; docs/configuration.md)")
       ->required();
-  verb->add_option("--set,KEY=VALUE", options->set, "section.key=value, over the file; one or more")
+  verb->add_option("KEY=VALUE", options->more, "further values for --set");
+  verb->add_option("--set", options->set, "section.key=value, over the file; one or more")
       ->allow_extra_args(false);
   verb->add_option("--out", options->out,
                    "folder to write to, new or empty (default out/NAME of the configuration)");

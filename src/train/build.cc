@@ -97,6 +97,7 @@ BuiltRun build_run(const TrainConfig& config, const std::filesystem::path& folde
   EncoderClassifier model = old ? continue_from(*old, config, data) : new_model(config, data);
   choose_trainable(model.module(), config.train.train, config.train.freeze);
   model.module().enable_gradients();
+  claimed->begin(facts);
   data.tokenizer.save(claimed->path());
   return {std::move(claimed), std::move(data), std::move(model)};
 }

@@ -84,7 +84,7 @@ Json comparable_configuration(Json configuration) {
 RunFolder::RunFolder(fs::path folder, const RunFacts& facts, bool resume)
     : folder_(std::move(folder)) {
   std::error_code error;
-  fs::create_directories(folder_, error);
+  made_ = fs::create_directories(folder_, error);
   require<ArgumentError>(!error && fs::is_directory(folder_), "arguments",
                          "expected a folder to write to at {}, got: {}", folder_.string(),
                          error ? error.message() : "a file");
@@ -97,15 +97,22 @@ RunFolder::RunFolder(fs::path folder, const RunFacts& facts, bool resume)
         "another process is training in {}; wait for it or choose another --out", folder_.string());
     check(facts, resume);
     if (resume) remove_leftovers();
-    if (!read_run_facts(folder_))
-      write_file_atomic(folder_ / kRunFile, facts.to_json().dump(2) + "\n");
   } catch (...) {
     ::close(lock_);
     throw;
   }
 }
 
-RunFolder::~RunFolder() { ::close(lock_); }
+RunFolder::~RunFolder() {
+  std::error_code ignored;
+  if (made_ && fs::is_empty(folder_, ignored)) fs::remove(folder_, ignored);
+  ::close(lock_);
+}
+
+void RunFolder::begin(const RunFacts& facts) const {
+  if (read_run_facts(folder_)) return;
+  write_file_atomic(folder_ / kRunFile, facts.to_json().dump(2) + "\n");
+}
 
 void RunFolder::check(const RunFacts& facts, bool resume) const {
   const std::optional<RunFacts> before = read_run_facts(folder_);

@@ -31,16 +31,17 @@ std::optional<RunFacts> read_run_facts(const std::filesystem::path& folder);
 // run.
 Json comparable_configuration(Json configuration);
 
-// Holds the folder while it lives.
+// Holds the folder while it lives. A folder that it made and that stays empty goes away with it.
 class RunFolder {
  public:
-  // Creates the folder (or takes an empty one) and writes run.json. With `resume` also one of the
-  // same configuration. ArgumentError for a folder that holds anything else, or that another
-  // process is writing to.
+  // Creates the folder or takes an empty one; with `resume` also one of the same configuration.
+  // ArgumentError for a folder that holds anything else, or that another process is writing to.
   RunFolder(std::filesystem::path folder, const RunFacts& facts, bool resume);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
+  // Writes run.json, unless it stands there: from now on the folder is that of this run.
+  void begin(const RunFacts& facts) const;
   const std::filesystem::path& path() const { return folder_; }
   std::filesystem::path checkpoints() const { return folder_ / kCheckpointFolder; }
 
@@ -48,6 +49,7 @@ class RunFolder {
   void check(const RunFacts& facts, bool resume) const;
   void remove_leftovers() const;
   std::filesystem::path folder_;
+  bool made_ = false;
   int lock_ = -1;
 };
 

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,8 +51,18 @@ Finished run_program(const std::vector<std::string>& arguments, const RunOptions
   if (child < 0) throw std::runtime_error("cannot fork");
   if (child == 0) become(arguments, options, streams.path());
   int state = 0;
-  if (waitpid(child, &state, 0) != child)
-    throw std::runtime_error("cannot wait for " + arguments[0]);
+  pid_t ended = 0;
+  for (bool sent = options.signal == 0; !sent && ended == 0;) {
+    if (options.signal_when()) {
+      kill(child, options.signal);
+      sent = true;
+    } else {
+      usleep(1000);
+      ended = waitpid(child, &state, WNOHANG);
+    }
+  }
+  if (ended == 0) ended = waitpid(child, &state, 0);
+  if (ended != child) throw std::runtime_error("cannot wait for " + arguments[0]);
   Finished finished;
   finished.status = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
   finished.out = slurp(streams / "out");

@@ -1,6 +1,7 @@
 // Running programs from tests.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct RunOptions {
   std::string input;                     // for stdin
   std::vector<std::string> environment;  // "NAME=value", on top of this process's
   std::string folder;                    // to run in; empty: this one
+  int signal = 0;                        // sent once, as soon as signal_when() is true
+  std::function<bool()> signal_when;
 };
 
 // Runs a program, found along PATH, without a shell, and waits for its end.

@@ -9,7 +9,7 @@
 
 #include "qkv/error.h"
 
-#include "support.h"
+#include "support/tiny_task.h"
 #include "train/batches.h"
 
 using namespace qkv;

@@ -13,8 +13,8 @@
 
 #include "io/safetensors.h"
 #include "models/encoder_classifier.h"
-#include "support.h"
 #include "support/files.h"
+#include "support/tiny_task.h"
 #include "train/checkpoint.h"
 
 using namespace qkv;
