@@ -10,7 +10,6 @@
 
 #include "base/check.h"
 #include "terminal.h"
-#include "train/evaluate.h"
 #include "train/package.h"
 #include "verbs.h"
 
@@ -37,17 +36,6 @@ std::vector<TextRow> next_rows(ItemReader& items) {
       break;  // answer what is there before waiting for more
   }
   return rows;
-}
-
-void check_texts(const std::vector<TextRow>& rows, const char* source) {
-  for (const TextRow& row : rows) {
-    const std::size_t bad = find_invalid_utf8(row.text);
-    require<DataError>(bad == std::string::npos, "data",
-                       "{}:{}: expected UTF-8, got something else at byte {}", source, row.line,
-                       bad);
-    require<DataError>(row.text.find_first_not_of(" \t\r\n") != std::string::npos, "data",
-                       "{}:{}: expected a text, got an empty one", source, row.line);
-  }
 }
 
 Json answer_json(const std::string& text, const std::vector<std::string>& labels,
@@ -82,19 +70,9 @@ int run_classify(const ClassifyOptions& options, const Globals& globals) {
   ItemReader items(options.texts, "classify");
   const train::ClassifierPackage package = train::load_classifier(options.model);
   const std::vector<std::string>& labels = package.model.config().labels;
-  train::TextLimits limits = package.facts.limits;
-  limits.truncate |= options.truncate;
   for (std::vector<TextRow> rows = next_rows(items); !rows.empty(); rows = next_rows(items)) {
-    const char* source = items.from_stdin() ? "stdin" : "argument";
-    check_texts(rows, source);
-    train::EncodedTexts encoded = train::encode_texts(rows, package.tokenizer, limits, source);
-    const auto samples =
-        train::make_samples(std::move(encoded), std::vector<std::int32_t>(rows.size(), -1));
-    std::vector<std::vector<double>> scores(rows.size());
-    train::for_each_logits(package.model, samples, 4096,
-                           [&](std::size_t i, std::span<const float> logits) {
-                             scores[i] = train::softmax_of(logits);
-                           });
+    const auto scores = train::classify_texts(package, rows, options.truncate,
+                                              items.from_stdin() ? "stdin" : "argument");
     for (std::size_t i = 0; i < rows.size(); ++i)
       print_answer(rows[i], labels, scores[i], options, globals.json);
   }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "autograd/var.h"
-#include "ops/random_key.h"
+#include "qkv/random_key.h"
 #include "tensor/layout.h"
 
 namespace qkv::inline v0 {

@@ -4,7 +4,7 @@
 #include "qkv/tensor.h"
 
 #include "ops/linear.h"
-#include "ops/random_key.h"
+#include "qkv/random_key.h"
 #include "tensor/layout.h"
 
 namespace qkv::inline v0::ops {

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "models/encoder_classifier.h"
+#include "text/dataset.h"
 #include "text/tokenizer.h"
 #include "train/run_folder.h"
 
@@ -20,5 +23,11 @@ struct ClassifierPackage {
 // ArgumentError if there is no such folder; ModelError for files that do not fit together, and for
 // weights that are not finite.
 ClassifierPackage load_classifier(const std::filesystem::path& folder);
+
+// Probabilities of all labels for each row's text. DataError "SOURCE:LINE: ..." for a text that is
+// empty, not UTF-8, or too long (with `truncate`, or where training cut, it is cut).
+std::vector<std::vector<double>> classify_texts(const ClassifierPackage& package,
+                                                const std::vector<TextRow>& rows, bool truncate,
+                                                const std::string& source);
 
 }  // namespace qkv::inline v0::train

@@ -382,4 +382,10 @@ TrainOutcome train_classifier(const TrainConfig& config, const fs::path& folder,
   return trainer.run();
 }
 
+TrainOutcome train_classifier(const fs::path& config, const fs::path& folder,
+                              const TrainOptions& options) {
+  return train_classifier(read_train_config(config, options.overrides), folder, options.resume,
+                          options.hooks);
+}
+
 }  // namespace qkv::inline v0::train
