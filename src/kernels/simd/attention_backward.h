@@ -76,7 +76,7 @@ QKV_INLINE F32 weights_register(const FlashHead& h, const FlashTile& t, const Ba
   F32 delta = zero();
   for (std::int64_t r = range.begin; r < range.end; ++r) {
     float* at = b.weights + r * t.stride + lane;
-    store(at, exp2_short(load(at) - lse));
+    store(at, exp2_weight(load(at) - lse));
   }
   if (h.dropout) {
     for (std::int64_t r = range.begin; r < range.end; ++r)
@@ -144,9 +144,9 @@ struct BlockOutputs {
                                         all_finite(g, t.queries, h.value_size));
   const std::int64_t head_width = round_up(h.head_size, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
-  const FlashRows k_whole = whole_registers(k, t.keys, h.head_size, b.k_rows);
-  const FlashRows q_whole = whole_registers(q, t.queries, h.head_size, b.q_rows);
-  const FlashRows g_whole = whole_registers(g, t.queries, h.value_size, b.dout_rows);
+  const FlashRows k_whole = gathered(k, t.keys, h.head_size, t.queries, b.k_rows);
+  const FlashRows q_whole = gathered(q, t.queries, h.head_size, t.keys, b.q_rows);
+  const FlashRows g_whole = gathered(g, t.queries, h.value_size, t.keys, b.dout_rows);
   product_masked({h.dropout ? b.dropped : b.weights, t.stride, 1, g_whole.data, g_whole.stride,
                   to.dv, to.dv_stride, t.queries, nullptr, nullptr, to.add},
                  t.keys, value_width / kLanes, mask.of_key, finite);

@@ -17,7 +17,7 @@ struct ForwardBuffers {
   float* q;       // [D][tile], transposed and scaled
   float* scores;  // [kFlashKeys][tile]
   float* bias;    // [kFlashKeys][tile]
-  float* v;       // [kFlashKeys][Dv in whole registers], where Dv is not
+  float* v;       // [kFlashKeys][Dv in whole registers], where copied
   float* out;     // [tile][Dv in whole registers]
 };
 QKV_INLINE ForwardBuffers forward_buffers(const FlashHead& h) {
@@ -44,10 +44,10 @@ QKV_INLINE void softmax_register(float* scores, std::int64_t stride, RowRange ra
   const F32 maximum = max(largest[0], largest[1]);
   // A row that has seen no key yet has the maximum -inf; 0 in its place gives weights 2^-inf = 0.
   const F32 safe = select(maximum == minus_infinity(), zero(), maximum);
-  const F32 rescale = exp2_short(old - safe);
+  const F32 rescale = exp2_weight(old - safe);
   F32 sum = load(state.sum + lane) * rescale;
   for (r = range.begin; r < range.end; ++r) {
-    const F32 weight = exp2_short(load(scores + r * stride + lane) - safe);
+    const F32 weight = exp2_weight(load(scores + r * stride + lane) - safe);
     sum = sum + weight;
     store(scores + r * stride + lane, weight);
   }
@@ -163,7 +163,7 @@ QKV_INLINE RowRange keys_of_queries(const FlashHead& h, std::int64_t first, std:
     }
     const FlashRows v = {h.v.data + key * h.v.stride, h.v.stride};
     const bool finite = !mask.partial || all_finite(v, tile.keys, h.value_size);
-    const FlashRows v_whole = whole_registers(v, tile.keys, h.value_size, buffers.v);
+    const FlashRows v_whole = gathered(v, tile.keys, h.value_size, count, buffers.v);
     Product product = {buffers.scores, 1,           width,       v_whole.data,
                        v_whole.stride, buffers.out, value_width, tile.keys,
                        state.rescale,  nullptr,     begun};

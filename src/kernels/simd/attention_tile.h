@@ -89,26 +89,57 @@ QKV_INLINE void transpose_quads(F32 (&r)[4]) {
   }
 }
 
-// Rows as operands of a product: in place if they fill whole registers, else copied with zeros
-// behind. `copy` holds rows * round_up(depth, kLanes) floats.
-QKV_INLINE FlashRows whole_registers(FlashRows from, std::int64_t rows, std::int64_t depth,
-                                     float* copy) {
+// Rows as right operands of a product: in place if they fill whole registers and are few or close
+// together, else copied with zeros behind. Rows a page apart share few cache sets and cost a page
+// walk each, so rows that are read again and again are worth a copy. `copy` holds rows *
+// round_up(depth, kLanes) floats.
+QKV_INLINE FlashRows gathered(FlashRows from, std::int64_t rows, std::int64_t depth,
+                              std::int64_t uses, float* copy) {
   const std::int64_t width = round_up(depth, kLanes);
-  if (width == depth) return from;
+  if (width == depth && (from.stride == depth || rows < 32 || uses < 32)) return from;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t d = 0; d < width; d += kLanes)
       store(copy + r * width + d, load(from.data + r * from.stride + d, first_lanes(depth - d)));
   return {copy, width};
 }
 
+// x 2^n where `lanes`, else 0. Hidden lanes must not underflow: a denormal result costs a hundred
+// cycles.
+#if defined(QKV_ISA_avx512)
+QKV_INLINE F32 scale2_where(Mask lanes, F32 x, F32 n) {
+  return {_mm512_maskz_scalef_ps(lanes.v, x.v, n.v)};
+}
+#else
+QKV_INLINE F32 scale2_where(Mask lanes, F32 x, F32 n) {
+  return keep(lanes, scale2(x, max(set(-126.0f), n)));
+}
+#endif
+
+// 2^x for x <= 0 or a little above; 0 from -126 down, for -inf too; NaN for NaN. Accuracy: 4 ULP.
+QKV_INLINE F32 exp2_weight(F32 x) {
+  const Mask alive = ~(x <= set(-126.0f));
+  const F32 n = round(x), r = x - n;
+  F32 p = set(0.00133813025373f);
+  p = fma(p, r, set(0.00966636851539f));
+  p = fma(p, r, set(0.055503810138f));
+  p = fma(p, r, set(0.24022349038f));
+  p = fma(p, r, set(0.69314718056f));
+  return scale2_where(alive, fma(p, r, set(1.0f)), n);
+}
+
 QKV_INLINE bool all_finite(FlashRows rows, std::int64_t count, std::int64_t depth) {
-  F32 sum = zero();
-  for (std::int64_t r = 0; r < count; ++r)
-    for (std::int64_t d = 0; d < depth; d += kLanes) {
-      const F32 x = load(rows.data + r * rows.stride + d, first_lanes(depth - d));
-      sum = fma(x, zero(), sum);
+  F32 sum[2] = {zero(), zero()};  // 0 x is NaN where x is not finite
+  for (std::int64_t d = 0; d < depth; d += kLanes) {
+    const Mask lanes = first_lanes(depth - d);
+    const float* at = rows.data + d;
+    std::int64_t r = 0;
+    for (; r + 2 <= count; r += 2, at += 2 * rows.stride) {
+      sum[0] = fma(load(at, lanes), zero(), sum[0]);
+      sum[1] = fma(load(at + rows.stride, lanes), zero(), sum[1]);
     }
-  return !any(sum != zero());
+    if (r < count) sum[0] = fma(load(at, lanes), zero(), sum[0]);
+  }
+  return !any(sum[0] + sum[1] != zero());
 }
 
 // ---- Products -------------------------------------------------------------------------------
@@ -133,6 +164,7 @@ struct Band {
 };
 constexpr std::int64_t kFar = std::int64_t{1} << 40;
 constexpr Band kEverything = {-kFar, kFar};
+constexpr std::int64_t kFlashFar = std::int64_t{1} << 20;  // beyond any tile, and fits 32 bits
 
 // Registers of a column group, and rows that go with them so that the accumulators fit.
 constexpr int kMaxVectors = kVectorRegisters >= 32 ? 4 : 2;
@@ -210,8 +242,10 @@ QKV_INLINE void product_group(const Product& p, std::int64_t rows, std::int64_t 
 
 // Even shares of at most `most`: 13 rows by at most 8 are 7 + 6.
 QKV_INLINE std::int64_t even_share(std::int64_t n, std::int64_t most) {
-  const std::int64_t parts = (n + most - 1) / most;
-  return (n + parts - 1) / parts;
+  if (n <= most) return n;
+  const auto count = static_cast<std::uint32_t>(n), limit = static_cast<std::uint32_t>(most);
+  const std::uint32_t parts = (count + limit - 1) / limit;
+  return (count + parts - 1) / parts;
 }
 
 QKV_INLINE Product moved(Product p, std::int64_t row, std::int64_t column) {
@@ -342,20 +376,36 @@ QKV_INLINE void zero_beside(float* weights, std::int64_t stride, std::int64_t la
     store(weights + r * stride + lane, zero());
 }
 
-// Adds the bias and writes -inf where a lane does not see a key.
+// Writes -inf where a lane does not see a key by window and causal.
+QKV_INLINE void mask_rows(const TileMask& mask, float* scores, std::int64_t stride,
+                          std::int64_t lane, RowRange range) {
+  const U32 one = set(1u), index = lane_index();
+  U32 low = set(static_cast<std::uint32_t>(
+      clamp_to(range.begin + mask.of_key.low - lane, -kFlashFar, kFlashFar)));
+  U32 high = set(static_cast<std::uint32_t>(
+      clamp_to(range.begin + mask.of_key.high - lane, -kFlashFar, kFlashFar)));
+  for (std::int64_t r = range.begin; r < range.end; ++r, low = low + one, high = high + one) {
+    float* at = scores + r * stride + lane;
+    const Mask hidden = less_signed(index, low) | less_signed(high, index);
+    store(at, select(hidden, minus_infinity(), load(at)));
+  }
+}
+
+// Adds the bias, and writes -inf where a lane does not see a key.
 QKV_INLINE void mask_scores(const TileMask& mask, float* scores, std::int64_t stride,
                             std::int64_t lane, RowRange range) {
-  for (std::int64_t r = range.begin; r < range.end; ++r) {
-    Mask visible =
-        first_lanes(r + mask.of_key.high + 1 - lane) & ~first_lanes(r + mask.of_key.low - lane);
-    F32 s = load(scores + r * stride + lane);
-    if (mask.bias) {
+  if (mask.bias) {
+    for (std::int64_t r = range.begin; r < range.end; ++r) {
+      float* at = scores + r * stride + lane;
       const F32 bias = load(mask.bias + r * stride + lane);
-      visible = visible & (bias != minus_infinity());
-      s = s + bias;
+      store(at, select(bias == minus_infinity(), bias, load(at) + bias));
     }
-    store(scores + r * stride + lane, select(visible, s, minus_infinity()));
   }
+  // Rows that every lane sees need nothing: under causal all but one square on the diagonal.
+  const std::int64_t begin = clamp_to(lane + kLanes - 1 - mask.of_key.high, range.begin, range.end);
+  const std::int64_t end = clamp_to(lane - mask.of_key.low + 1, begin, range.end);
+  mask_rows(mask, scores, stride, lane, {range.begin, begin});
+  mask_rows(mask, scores, stride, lane, {end, range.end});
 }
 
 // The numbers of dropout for 4 keys (a multiple of 4 first) and the queries of a register.
