@@ -132,14 +132,14 @@ FlashHead make_head(const Problem& p, std::int64_t b, std::int64_t h, std::int64
 // Floats of scratch: the layouts are forward_buffers and backward_buffers in kernels/simd.
 std::int64_t forward_scratch(const FlashHead& h, std::int64_t lanes) {
   const std::int64_t value_width = round_up(h.value_size, lanes);
-  return h.head_size * h.tile + kFlashKeys * (2 * h.tile + value_width) + h.tile * value_width;
+  return h.head_size * h.tile + kForwardKeys * (2 * h.tile + value_width) + h.tile * value_width;
 }
 std::int64_t backward_scratch(const FlashHead& h, std::int64_t lanes) {
   const std::int64_t padded = round_up(h.queries, h.tile);
   const std::int64_t head_width = round_up(h.head_size, lanes);
   const std::int64_t value_width = round_up(h.value_size, lanes);
-  return padded * (h.head_size + h.value_size + 2 + head_width) + kFlashKeys * 4 * h.tile +
-         (2 * kFlashKeys + h.tile) * (head_width + value_width);
+  return padded * (h.head_size + h.value_size + 2 + head_width) + kBackwardKeys * 4 * h.tile +
+         (2 * kBackwardKeys + h.tile) * (head_width + value_width);
 }
 
 // ---- Work -----------------------------------------------------------------------------------

@@ -9,9 +9,11 @@
 
 namespace qkv::inline v0::kernels {
 
-// Widest query tile and longest key block.
+// Widest query tile, and keys per block forward and backward: the scores of a block (64 x 128, and
+// two of 64 x 64) stay in a first-level cache of 32 KiB or more with the rows they meet.
 inline constexpr std::int64_t kFlashQueries = 64;
-inline constexpr std::int64_t kFlashKeys = 64;
+inline constexpr std::int64_t kForwardKeys = 128;
+inline constexpr std::int64_t kBackwardKeys = 64;
 
 // Rows of one operand: row t at data + t * stride, channels contiguous.
 struct FlashRows {

@@ -7,13 +7,15 @@
 namespace qkv::inline v0::kernels::QKV_ISA {
 
 struct BackwardBuffers {
-  float *q, *dout;                     // [D][tile], [Dv][tile] of every query tile, transposed
-  float *lse, *delta;                  // of every query; lse in the log2 domain, 0 for -inf
-  float *weights, *dropped;            // [kFlashKeys][tile]: p, and p after dropout
-  float* scores_gradient;              // [kFlashKeys][tile]: dp, then ds
-  float* bias;                         // [kFlashKeys][tile]
+  float *q, *dout;                     // [D][tile], [Dv][tile] of every query tile, transposed and
+                                       // multiplied by scale log2(e), and by scale
+  float *lse, *delta;                  // of every query; lse in the log2 domain, 0 for -inf;
+                                       // delta times scale
+  float *weights, *dropped;            // [kBackwardKeys][tile]: p, and p after dropout
+  float* score_gradients;              // [kBackwardKeys][tile]: scale dp, then scale ds
+  float* bias;                         // [kBackwardKeys][tile]
   float *k_rows, *q_rows, *dout_rows;  // rows in whole registers, where they are not
-  float *dk, *dv;                      // [kFlashKeys][width] where rows are not whole registers
+  float *dk, *dv;                      // [kBackwardKeys][width] where rows are not whole registers
   float* dq;                           // [N][width] likewise
 };
 QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
@@ -27,20 +29,21 @@ QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
   b.lse = b.dout + padded * h.value_size;
   b.delta = b.lse + padded;
   b.weights = b.delta + padded;
-  b.dropped = b.weights + kFlashKeys * tile;
-  b.scores_gradient = b.dropped + kFlashKeys * tile;
-  b.bias = b.scores_gradient + kFlashKeys * tile;
-  b.k_rows = b.bias + kFlashKeys * tile;
-  b.q_rows = b.k_rows + kFlashKeys * head_width;
+  b.dropped = b.weights + kBackwardKeys * tile;
+  b.score_gradients = b.dropped + kBackwardKeys * tile;
+  b.bias = b.score_gradients + kBackwardKeys * tile;
+  b.k_rows = b.bias + kBackwardKeys * tile;
+  b.q_rows = b.k_rows + kBackwardKeys * head_width;
   b.dout_rows = b.q_rows + tile * head_width;
   b.dk = b.dout_rows + tile * value_width;
-  b.dv = b.dk + kFlashKeys * head_width;
-  b.dq = b.dv + kFlashKeys * value_width;
+  b.dv = b.dk + kBackwardKeys * head_width;
+  b.dq = b.dv + kBackwardKeys * value_width;
   if (whole) b.dq = h.dq.data;
   return b;
 }
 
-// Transposes q and dout of every tile, and prepares lse and (if asked) delta = dout . out.
+// Transposes q and dout of every tile, and prepares lse and (if asked) delta = dout . out. The
+// scale of ds is carried by the transposed dout and by delta.
 QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, bool with_delta) {
   const std::int64_t padded = round_up(h.queries, h.tile);
   for (std::int64_t first = 0; first < h.queries; first += h.tile) {
@@ -48,8 +51,8 @@ QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, bo
     const std::int64_t width = round_up(count, kLanes);
     pack_transposed({h.q.data + first * h.q.stride, h.q.stride}, count, h.head_size,
                     h.scale * kLog2E, b.q + first * h.head_size, width);
-    pack_transposed({h.dout.data + first * h.dout.stride, h.dout.stride}, count, h.value_size, 1,
-                    b.dout + first * h.value_size, width);
+    pack_transposed({h.dout.data + first * h.dout.stride, h.dout.stride}, count, h.value_size,
+                    h.scale, b.dout + first * h.value_size, width);
   }
   for (std::int64_t i = 0; i < padded; i += kLanes) {
     const F32 lse = load(h.lse + i, first_lanes(h.queries - i));
@@ -63,43 +66,73 @@ QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, bo
       total = fma(load(h.dout.data + i * h.dout.stride + d, lanes),
                   load(h.out.data + i * h.out.stride + d, lanes), total);
     }
-    b.delta[i] = sum(total);
+    b.delta[i] = sum(total) * h.scale;
   }
   for (std::int64_t i = h.queries; i < padded; ++i) b.delta[i] = 0;
 }
 
-// p = 2^(s - lse) of one register of queries; dp and the dropped weights under dropout. Returns
-// the sum of p dp.
-QKV_INLINE F32 weights_register(const FlashHead& h, const FlashTile& t, const BackwardBuffers& b,
-                                RowRange range, std::int64_t lane) {
-  const F32 lse = load(b.lse + t.first_query + lane);
-  F32 delta = zero();
-  for (std::int64_t r = range.begin; r < range.end; ++r) {
-    float* at = b.weights + r * t.stride + lane;
-    store(at, exp2_weight(load(at) - lse));
-  }
-  if (h.dropout) {
-    for (std::int64_t r = range.begin; r < range.end; ++r)
-      store(b.dropped + r * t.stride + lane, load(b.weights + r * t.stride + lane));
-    drop_register(h, t, b.dropped, range, lane);
-    drop_register(h, t, b.scores_gradient, range, lane);
-  }
-  for (std::int64_t r = range.begin; r < range.end; ++r) {
-    const F32 p = load(b.weights + r * t.stride + lane);
-    const F32 dp = load(b.scores_gradient + r * t.stride + lane);
-    delta = delta + select(p == zero(), zero(), p * dp);
-  }
-  return delta;
+// p (dp - delta), and exactly 0 where p is: a hidden key may have any dp.
+QKV_INLINE F32 score_gradient(F32 p, F32 dp, F32 delta) {
+  return keep(p != zero(), p * (dp - delta));
 }
 
-// ds = scale p (dp - delta), 0 where p is: a hidden key may have any dp.
-QKV_INLINE void gradient_register(const FlashHead& h, const FlashTile& t, const BackwardBuffers& b,
-                                  RowRange range, std::int64_t lane, F32 delta) {
-  const F32 scale = set(h.scale);
+// Of one register of queries: scores s to weights p = 2^(s - lse), and dp to ds = p (dp - delta).
+QKV_INLINE void gradient_register(const FlashTile& t, const BackwardBuffers& b, RowRange range,
+                                  std::int64_t lane) {
+  const F32 lse = load(b.lse + t.first_query + lane), delta = load(b.delta + t.first_query + lane);
   for (std::int64_t r = range.begin; r < range.end; ++r) {
-    const F32 p = load(b.weights + r * t.stride + lane);
-    float* at = b.scores_gradient + r * t.stride + lane;
-    store(at, select(p == zero(), zero(), p * (load(at) - delta) * scale));
+    float* weight = b.weights + r * t.stride + lane;
+    float* gradient = b.score_gradients + r * t.stride + lane;
+    const F32 p = exp2_weight(load(weight) - lse);
+    store(weight, p);
+    store(gradient, score_gradient(p, load(gradient), delta));
+  }
+}
+
+// Dropout on dp and on a copy of p.
+QKV_INLINE void drop_gradient_register(const FlashHead& h, const FlashTile& t,
+                                       const BackwardBuffers& b, RowRange range,
+                                       std::int64_t lane) {
+  const U32 threshold = set(h.threshold);
+  const F32 scale = set(h.keep_scale);
+  for (std::int64_t block = range.begin & ~std::int64_t{3}; block < range.end; block += 4) {
+    const PhiloxVectors numbers = dropout_numbers(h, t.first_query + lane, t.first_key + block);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      if (block + i < range.begin || block + i >= range.end) continue;
+      const std::int64_t at = (block + i) * t.stride + lane;
+      const Mask kept = ~less_unsigned(numbers.word[i], threshold);
+      store(b.dropped + at, keep(kept, load(b.weights + at) * scale));
+      store(b.score_gradients + at, keep(kept, load(b.score_gradients + at) * scale));
+    }
+  }
+}
+
+// As gradient_register in several passes: with dropout, and where delta = sum of p dp is still to
+// be formed because the tile holds all keys (`own_delta`).
+QKV_INLINE void gradient_register_in_passes(const FlashHead& h, const FlashTile& t,
+                                            const BackwardBuffers& b, RowRange range,
+                                            std::int64_t lane, bool own_delta) {
+  const F32 lse = load(b.lse + t.first_query + lane);
+  F32 delta = own_delta ? zero() : load(b.delta + t.first_query + lane);
+  for (std::int64_t r = range.begin; r < range.end; ++r) {
+    float* weight = b.weights + r * t.stride + lane;
+    const F32 p = exp2_weight(load(weight) - lse);
+    store(weight, p);
+    if (own_delta && !h.dropout)
+      delta = delta + keep(p != zero(), p * load(b.score_gradients + r * t.stride + lane));
+  }
+  if (h.dropout) {
+    drop_gradient_register(h, t, b, range, lane);
+    if (own_delta)
+      for (std::int64_t r = range.begin; r < range.end; ++r) {
+        const F32 p = load(b.weights + r * t.stride + lane);
+        delta = delta + keep(p != zero(), p * load(b.score_gradients + r * t.stride + lane));
+      }
+  }
+  for (std::int64_t r = range.begin; r < range.end; ++r) {
+    float* gradient = b.score_gradients + r * t.stride + lane;
+    store(gradient, score_gradient(load(b.weights + r * t.stride + lane), load(gradient), delta));
   }
 }
 
@@ -126,17 +159,18 @@ struct BlockOutputs {
                       t.stride, h.head_size, nullptr, nullptr, false},
                      t.keys, vectors, mask.of_key);
   product_by_columns({v.data, v.stride, 1, b.dout + t.first_query * h.value_size, t.stride,
-                      b.scores_gradient, t.stride, h.value_size, nullptr, nullptr, false},
+                      b.score_gradients, t.stride, h.value_size, nullptr, nullptr, false},
                      t.keys, vectors, mask.of_key);
   for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
     const RowRange range = rows_of_register(mask, lane, t.keys);
     if (mask.partial) mask_scores(mask, b.weights, t.stride, lane, range);
-    const F32 own = weights_register(h, t, b, range, lane);
-    const F32 delta = only_block ? own : load(b.delta + t.first_query + lane);
-    gradient_register(h, t, b, range, lane, delta);
+    if (h.dropout || only_block)
+      gradient_register_in_passes(h, t, b, range, lane, only_block);
+    else
+      gradient_register(t, b, range, lane);
     if (mask.partial) {
       zero_beside(h.dropout ? b.dropped : b.weights, t.stride, lane, range, t.keys);
-      zero_beside(b.scores_gradient, t.stride, lane, range, t.keys);
+      zero_beside(b.score_gradients, t.stride, lane, range, t.keys);
     }
   }
   const bool finite = !mask.partial || (all_finite(k, t.keys, h.head_size) &&
@@ -144,19 +178,19 @@ struct BlockOutputs {
                                         all_finite(g, t.queries, h.value_size));
   const std::int64_t head_width = round_up(h.head_size, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
-  const FlashRows k_whole = gathered(k, t.keys, h.head_size, t.queries, b.k_rows);
-  const FlashRows q_whole = gathered(q, t.queries, h.head_size, t.keys, b.q_rows);
-  const FlashRows g_whole = gathered(g, t.queries, h.value_size, t.keys, b.dout_rows);
+  const FlashRows k_whole = whole_registers(k, t.keys, h.head_size, b.k_rows);
+  const FlashRows q_whole = whole_registers(q, t.queries, h.head_size, b.q_rows);
+  const FlashRows g_whole = whole_registers(g, t.queries, h.value_size, b.dout_rows);
   product_masked({h.dropout ? b.dropped : b.weights, t.stride, 1, g_whole.data, g_whole.stride,
                   to.dv, to.dv_stride, t.queries, nullptr, nullptr, to.add},
                  t.keys, value_width / kLanes, mask.of_key, finite);
-  product_masked({b.scores_gradient, t.stride, 1, q_whole.data, q_whole.stride, to.dk, to.dk_stride,
+  product_masked({b.score_gradients, t.stride, 1, q_whole.data, q_whole.stride, to.dk, to.dk_stride,
                   t.queries, nullptr, nullptr, to.add},
                  t.keys, head_width / kLanes, mask.of_key, finite);
   const bool own_dq = b.dq != h.dq.data;
   const std::int64_t dq_stride = own_dq ? head_width : h.dq.stride;
   product_masked(
-      {b.scores_gradient, 1, t.stride, k_whole.data, k_whole.stride,
+      {b.score_gradients, 1, t.stride, k_whole.data, k_whole.stride,
        b.dq + t.first_query * dq_stride, dq_stride, t.keys, nullptr, nullptr, !only_block},
       t.queries, head_width / kLanes, mask.of_query, finite);
   return true;
@@ -186,13 +220,13 @@ QKV_INLINE void move_rows(const float* from, std::int64_t from_stride, FlashOutp
   const std::int64_t head_width = round_up(h.head_size, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
   const bool whole = head_width == h.head_size && value_width == h.value_size;
-  const bool only_block = h.keys <= kFlashKeys;
+  const bool only_block = h.keys <= kBackwardKeys;
   const std::int64_t dq_stride = whole ? h.dq.stride : head_width;
   prepare_queries(h, b, !only_block);
   // Tiles that are skipped leave dq alone.
   zero_rows(b.dq, dq_stride, h.queries, whole ? h.head_size : head_width);
-  for (std::int64_t key = 0; key < h.keys; key += kFlashKeys) {
-    const std::int64_t keys = smaller(kFlashKeys, h.keys - key);
+  for (std::int64_t key = 0; key < h.keys; key += kBackwardKeys) {
+    const std::int64_t keys = smaller(kBackwardKeys, h.keys - key);
     BlockOutputs to = {b.dk, b.dv, head_width, value_width, false};
     const FlashOutput dk = {h.dk.data + key * h.dk.stride, h.dk.stride};
     const FlashOutput dv = {h.dv.data + key * h.dv.stride, h.dv.stride};

@@ -15,18 +15,18 @@ struct RunningSoftmax {
 
 struct ForwardBuffers {
   float* q;       // [D][tile], transposed and scaled
-  float* scores;  // [kFlashKeys][tile]
-  float* bias;    // [kFlashKeys][tile]
-  float* v;       // [kFlashKeys][Dv in whole registers], where copied
+  float* scores;  // [kForwardKeys][tile]
+  float* bias;    // [kForwardKeys][tile]
+  float* v;       // [kForwardKeys][Dv in whole registers], where copied
   float* out;     // [tile][Dv in whole registers]
 };
 QKV_INLINE ForwardBuffers forward_buffers(const FlashHead& h) {
   ForwardBuffers b;
   b.q = h.scratch;
   b.scores = b.q + h.head_size * h.tile;
-  b.bias = b.scores + kFlashKeys * h.tile;
-  b.v = b.bias + kFlashKeys * h.tile;
-  b.out = b.v + kFlashKeys * round_up(h.value_size, kLanes);
+  b.bias = b.scores + kForwardKeys * h.tile;
+  b.v = b.bias + kForwardKeys * h.tile;
+  b.out = b.v + kForwardKeys * round_up(h.value_size, kLanes);
   return b;
 }
 
@@ -134,9 +134,9 @@ QKV_INLINE RowRange keys_of_queries(const FlashHead& h, std::int64_t first, std:
   const std::int64_t width = round_up(count, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
   const RowRange keys = keys_of_queries(h, first, count);
-  const std::int64_t first_block = keys.begin / kFlashKeys * kFlashKeys;
+  const std::int64_t first_block = keys.begin / kForwardKeys * kForwardKeys;
   // One block only: the weights need no rescaling and the product goes straight to `out`.
-  const bool single = keys.end - first_block <= kFlashKeys && value_width == h.value_size;
+  const bool single = keys.end - first_block <= kForwardKeys && value_width == h.value_size;
   RunningSoftmax state;
   for (std::int64_t lane = 0; lane < width; lane += kLanes) {
     store(state.maximum + lane, minus_infinity());
@@ -146,8 +146,8 @@ QKV_INLINE RowRange keys_of_queries(const FlashHead& h, std::int64_t first, std:
   if (keys.begin < keys.end)
     pack_transposed({h.q.data + first * h.q.stride, h.q.stride}, count, h.head_size,
                     h.scale * kLog2E, buffers.q, width);
-  for (std::int64_t key = first_block; key < keys.end; key += kFlashKeys) {
-    const FlashTile tile = {first, count, key, smaller(kFlashKeys, keys.end - key), width};
+  for (std::int64_t key = first_block; key < keys.end; key += kForwardKeys) {
+    const FlashTile tile = {first, count, key, smaller(kForwardKeys, keys.end - key), width};
     bool skip = false;
     const TileMask mask = tile_mask(h, tile, buffers.bias, &skip);
     if (skip) continue;
@@ -163,7 +163,7 @@ QKV_INLINE RowRange keys_of_queries(const FlashHead& h, std::int64_t first, std:
     }
     const FlashRows v = {h.v.data + key * h.v.stride, h.v.stride};
     const bool finite = !mask.partial || all_finite(v, tile.keys, h.value_size);
-    const FlashRows v_whole = gathered(v, tile.keys, h.value_size, count, buffers.v);
+    const FlashRows v_whole = whole_registers(v, tile.keys, h.value_size, buffers.v);
     Product product = {buffers.scores, 1,           width,       v_whole.data,
                        v_whole.stride, buffers.out, value_width, tile.keys,
                        state.rescale,  nullptr,     begun};

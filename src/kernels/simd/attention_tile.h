@@ -89,14 +89,12 @@ QKV_INLINE void transpose_quads(F32 (&r)[4]) {
   }
 }
 
-// Rows as right operands of a product: in place if they fill whole registers and are few or close
-// together, else copied with zeros behind. Rows a page apart share few cache sets and cost a page
-// walk each, so rows that are read again and again are worth a copy. `copy` holds rows *
-// round_up(depth, kLanes) floats.
-QKV_INLINE FlashRows gathered(FlashRows from, std::int64_t rows, std::int64_t depth,
-                              std::int64_t uses, float* copy) {
+// Rows as right operands of a product: in place if they fill whole registers, else copied with
+// zeros behind. `copy` holds rows * round_up(depth, kLanes) floats.
+QKV_INLINE FlashRows whole_registers(FlashRows from, std::int64_t rows, std::int64_t depth,
+                                     float* copy) {
   const std::int64_t width = round_up(depth, kLanes);
-  if (width == depth && (from.stride == depth || rows < 32 || uses < 32)) return from;
+  if (width == depth) return from;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t d = 0; d < width; d += kLanes)
       store(copy + r * width + d, load(from.data + r * from.stride + d, first_lanes(depth - d)));
@@ -376,9 +374,9 @@ QKV_INLINE void zero_beside(float* weights, std::int64_t stride, std::int64_t la
     store(weights + r * stride + lane, zero());
 }
 
-// Writes -inf where a lane does not see a key by window and causal.
+// Writes `hidden_value` where a lane does not see a key by window and causal.
 QKV_INLINE void mask_rows(const TileMask& mask, float* scores, std::int64_t stride,
-                          std::int64_t lane, RowRange range) {
+                          std::int64_t lane, RowRange range, F32 hidden_value) {
   const U32 one = set(1u), index = lane_index();
   U32 low = set(static_cast<std::uint32_t>(
       clamp_to(range.begin + mask.of_key.low - lane, -kFlashFar, kFlashFar)));
@@ -387,7 +385,7 @@ QKV_INLINE void mask_rows(const TileMask& mask, float* scores, std::int64_t stri
   for (std::int64_t r = range.begin; r < range.end; ++r, low = low + one, high = high + one) {
     float* at = scores + r * stride + lane;
     const Mask hidden = less_signed(index, low) | less_signed(high, index);
-    store(at, select(hidden, minus_infinity(), load(at)));
+    store(at, select(hidden, hidden_value, load(at)));
   }
 }
 
@@ -404,8 +402,8 @@ QKV_INLINE void mask_scores(const TileMask& mask, float* scores, std::int64_t st
   // Rows that every lane sees need nothing: under causal all but one square on the diagonal.
   const std::int64_t begin = clamp_to(lane + kLanes - 1 - mask.of_key.high, range.begin, range.end);
   const std::int64_t end = clamp_to(lane - mask.of_key.low + 1, begin, range.end);
-  mask_rows(mask, scores, stride, lane, {range.begin, begin});
-  mask_rows(mask, scores, stride, lane, {end, range.end});
+  mask_rows(mask, scores, stride, lane, {range.begin, begin}, minus_infinity());
+  mask_rows(mask, scores, stride, lane, {end, range.end}, minus_infinity());
 }
 
 // The numbers of dropout for 4 keys (a multiple of 4 first) and the queries of a register.
