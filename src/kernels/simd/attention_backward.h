@@ -17,13 +17,16 @@ struct BackwardBuffers {
   float *k_rows, *q_rows, *dout_rows;  // rows in whole registers, where they are not
   float *dk, *dv;                      // [kBackwardKeys][width] where rows are not whole registers
   float* dq;                           // [N][width] likewise
+  bool in_place;
 };
 QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
   const std::int64_t tile = h.tile, padded = round_up(h.queries, tile);
   const std::int64_t head_width = round_up(h.head_size, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
-  const bool whole = head_width == h.head_size && value_width == h.value_size;
   BackwardBuffers b;
+  // Sums over tiles are kept close together; a single tile is written in place.
+  b.in_place = head_width == h.head_size && value_width == h.value_size && h.queries <= tile &&
+               h.keys <= kBackwardKeys;
   b.q = h.scratch;
   b.dout = b.q + padded * h.head_size;
   b.lse = b.dout + padded * h.value_size;
@@ -38,7 +41,7 @@ QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
   b.dk = b.dout_rows + tile * value_width;
   b.dv = b.dk + kBackwardKeys * head_width;
   b.dq = b.dv + kBackwardKeys * value_width;
-  if (whole) b.dq = h.dq.data;
+  if (b.in_place) b.dq = h.dq.data;
   return b;
 }
 
@@ -219,33 +222,32 @@ QKV_INLINE void move_rows(const float* from, std::int64_t from_stride, FlashOutp
   const BackwardBuffers b = backward_buffers(h);
   const std::int64_t head_width = round_up(h.head_size, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
-  const bool whole = head_width == h.head_size && value_width == h.value_size;
   const bool only_block = h.keys <= kBackwardKeys;
-  const std::int64_t dq_stride = whole ? h.dq.stride : head_width;
+  const std::int64_t dq_stride = b.in_place ? h.dq.stride : head_width;
   prepare_queries(h, b, !only_block);
   // Tiles that are skipped leave dq alone.
-  zero_rows(b.dq, dq_stride, h.queries, whole ? h.head_size : head_width);
+  zero_rows(b.dq, dq_stride, h.queries, b.in_place ? h.head_size : head_width);
   for (std::int64_t key = 0; key < h.keys; key += kBackwardKeys) {
     const std::int64_t keys = smaller(kBackwardKeys, h.keys - key);
     BlockOutputs to = {b.dk, b.dv, head_width, value_width, false};
     const FlashOutput dk = {h.dk.data + key * h.dk.stride, h.dk.stride};
     const FlashOutput dv = {h.dv.data + key * h.dv.stride, h.dv.stride};
-    if (whole) to = {dk.data, dv.data, dk.stride, dv.stride, h.add_to_kv};
+    if (b.in_place) to = {dk.data, dv.data, dk.stride, dv.stride, h.add_to_kv};
     for (std::int64_t first = 0; first < h.queries; first += h.tile) {
       const std::int64_t count = smaller(h.tile, h.queries - first);
       const FlashTile tile = {first, count, key, keys, round_up(count, kLanes)};
       if (backward_tile(h, b, tile, to, only_block)) to.add = true;
     }
     if (!to.add) {  // no query sees the block
-      zero_rows(to.dk, to.dk_stride, keys, whole ? h.head_size : head_width);
-      zero_rows(to.dv, to.dv_stride, keys, whole ? h.value_size : value_width);
+      zero_rows(to.dk, to.dk_stride, keys, b.in_place ? h.head_size : head_width);
+      zero_rows(to.dv, to.dv_stride, keys, b.in_place ? h.value_size : value_width);
     }
-    if (!whole) {
+    if (!b.in_place) {
       move_rows(b.dk, head_width, dk, keys, h.head_size, h.add_to_kv);
       move_rows(b.dv, value_width, dv, keys, h.value_size, h.add_to_kv);
     }
   }
-  if (!whole) move_rows(b.dq, dq_stride, h.dq, h.queries, h.head_size, false);
+  if (!b.in_place) move_rows(b.dq, dq_stride, h.dq, h.queries, h.head_size, false);
 }
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA
