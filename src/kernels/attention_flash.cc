@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "qkv/threads.h"
+
 #include "base/memory.h"
 #include "base/thread_pool.h"
 #include "kernels/attention_list.h"
@@ -19,6 +21,10 @@ constexpr int kScratchSlot = 5;
 // Multiply-adds that a work item should have, and what a head costs besides its products.
 constexpr std::int64_t kItemWork = std::int64_t{1} << 18;
 constexpr std::int64_t kHeadWork = std::int64_t{1} << 12;
+
+// Keys from which on a sequence is worth a part of its own, and most parts.
+constexpr std::int64_t kPartKeys = 512;
+constexpr std::int64_t kMaxParts = 8;
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
@@ -73,6 +79,22 @@ FlashBias fill_bias(const void* context, const FlashTile& tile, float* bias) {
          : blocked == all ? FlashBias::kBlocked
                           : FlashBias::kPartial;
 }
+
+// Accounted scratch memory that several threads see.
+class Workspace {
+ public:
+  explicit Workspace(std::int64_t floats)
+      : bytes_(static_cast<std::size_t>(floats) * sizeof(float)),
+        data_(static_cast<float*>(allocate_bytes(bytes_, MemoryKind::kWorkspace))) {}
+  ~Workspace() { free_bytes(data_, bytes_, MemoryKind::kWorkspace); }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  float* data() const { return data_; }
+
+ private:
+  std::size_t bytes_;
+  float* data_;
+};
 
 // ---- Heads ----------------------------------------------------------------------------------
 
@@ -131,54 +153,70 @@ FlashHead make_head(const Problem& p, std::int64_t b, std::int64_t h, std::int64
 
 // Floats of scratch: the layouts are forward_buffers and backward_buffers in kernels/simd.
 std::int64_t forward_scratch(const FlashHead& h, std::int64_t lanes) {
+  const std::int64_t head_width = round_up(h.head_size, lanes);
   const std::int64_t value_width = round_up(h.value_size, lanes);
-  return h.head_size * h.tile + kForwardKeys * (2 * h.tile + value_width) + h.tile * value_width;
+  return h.head_size * h.tile + kForwardKeys * (2 * h.tile + value_width) + h.tile * value_width +
+         h.keys * (head_width + value_width);
 }
 std::int64_t backward_scratch(const FlashHead& h, std::int64_t lanes) {
   const std::int64_t padded = round_up(h.queries, h.tile);
   const std::int64_t head_width = round_up(h.head_size, lanes);
   const std::int64_t value_width = round_up(h.value_size, lanes);
-  return padded * (h.head_size + h.value_size + 2 + head_width) + kBackwardKeys * 4 * h.tile +
-         (2 * kBackwardKeys + h.tile) * (head_width + value_width);
+  return padded * (h.head_size + h.value_size + 2 + 2 * head_width + value_width) +
+         kBackwardKeys * (4 * h.tile + 2 * head_width + 2 * value_width);
 }
 
 // ---- Work -----------------------------------------------------------------------------------
 
-// Heads [head, head_end) of sequences [b, b_end), query tiles [tile, tile_end) of each (forward).
+// Sequences [b, b_end) with heads [head, head_end) each; forward: queries [begin, end) of them.
 struct Item {
-  std::int64_t b, b_end, head, head_end, tile, tile_end;
+  std::int64_t b, b_end, head, head_end, begin, end;
 };
+constexpr std::int64_t kAll = std::int64_t{1} << 60;
 
-// Short sequences share items; longer ones are cut by head. `heads` counts query heads forward and
-// key/value heads backward. Heaviest first does not matter for the bits, only for the balance.
-std::vector<Item> plan(const Problem& p, std::int64_t heads, std::int64_t lanes, bool cut_tiles) {
-  std::vector<Item> items;
-  Item open{0, 0, 0, heads, 0, kFlashQueries << 32};
-  std::int64_t open_work = 0;
+// Short sequences with all their heads share items; the heads of longer ones have their own, cut
+// into up to `pieces(tiles)` runs of tiles. The cut has no influence on any bit.
+template <class Pieces>
+std::vector<Item> plan(const Problem& p, std::int64_t heads, std::int64_t lanes, Pieces pieces) {
+  std::vector<Item> items, shared;
+  std::int64_t shared_work = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
-    const std::int64_t n = p.queries.length(b), s = p.keys.length(b);
-    const std::int64_t head_work = n * s * (p.head_size + p.value_size) + kHeadWork;
-    if (head_work * p.heads <= kItemWork * 2) {
-      if (open_work == 0) open.b = b;
-      open.b_end = b + 1;
-      open_work += head_work * p.heads;
-      if (open_work < kItemWork && b + 1 < p.batch) continue;
+    const std::int64_t n = p.queries.length(b);
+    const std::int64_t work =
+        p.heads * (n * p.keys.length(b) * (p.head_size + p.value_size) + kHeadWork);
+    if (work <= 2 * kItemWork) {
+      if (shared.empty() || shared_work >= kItemWork || shared.back().b_end != b) {
+        shared.push_back({b, b, 0, heads, 0, kAll});
+        shared_work = 0;
+      }
+      shared.back().b_end = b + 1;
+      shared_work += work;
+      continue;
     }
-    if (open_work > 0) items.push_back(open);
-    open_work = 0;
-    if (open.b_end == b + 1) continue;
     const std::int64_t width = tile_width(n, lanes), tiles = (n + width - 1) / width;
-    const std::int64_t tile_work =
-        std::max<std::int64_t>(1, head_work / std::max<std::int64_t>(tiles, 1));
-    const std::int64_t step = cut_tiles ? std::clamp<std::int64_t>(kItemWork * 4 / tile_work, 1,
-                                                                   std::max<std::int64_t>(tiles, 1))
-                                        : std::max<std::int64_t>(tiles, 1);
-    for (std::int64_t tile = (std::max<std::int64_t>(tiles, 1) - 1) / step * step; tile >= 0;
-         tile -= step)
+    const std::int64_t cuts =
+        std::clamp<std::int64_t>(pieces(tiles), 1, std::max<std::int64_t>(tiles, 1));
+    const std::int64_t step = (tiles + cuts - 1) / cuts * width;
+    for (std::int64_t begin = (cuts - 1) * step; begin >= 0;
+         begin -= step)  // causal: heaviest first
       for (std::int64_t h = 0; h < heads; ++h)
-        items.push_back({b, b + 1, h, h + 1, tile, std::min(tile + step, tiles)});
+        items.push_back({b, b + 1, h, h + 1, begin, cuts == 1 ? kAll : begin + step});
   }
+  items.insert(items.end(), shared.begin(), shared.end());
   return items;
+}
+
+// Runs body(head) with what both directions share.
+template <class Body>
+void with_head(const FlashTable& table, const Problem& p, std::int64_t b, std::int64_t h,
+               std::int64_t (*scratch)(const FlashHead&, std::int64_t), const Body& body) {
+  FlashHead head = make_head(p, b, h, table.lanes);
+  const BiasContext context{&p.mask, b, h};
+  if (p.mask.array_count > 0) head.fill_bias = fill_bias;
+  head.bias_context = &context;
+  head.scratch =
+      thread_scratch_of<float>(static_cast<std::size_t>(scratch(head, table.lanes)), kScratchSlot);
+  body(head);
 }
 
 void zero_hidden_keys(const FlashOutput& to, std::int64_t begin, std::int64_t end,
@@ -187,53 +225,89 @@ void zero_hidden_keys(const FlashOutput& to, std::int64_t begin, std::int64_t en
     std::fill(to.data + j * to.stride, to.data + j * to.stride + depth, 0.0f);
 }
 
-void forward(const FlashTable& table, const Problem& p) {
-  const std::vector<Item> items = plan(p, p.heads, table.lanes, true);
-  parallel_for(static_cast<std::int64_t>(items.size()), [&](std::int64_t index) {
-    const Item& item = items[static_cast<std::size_t>(index)];
-    for (std::int64_t b = item.b; b < item.b_end; ++b)
-      for (std::int64_t h = item.head; h < item.head_end; ++h) {
-        FlashHead head = make_head(p, b, h, table.lanes);
-        const BiasContext context{&p.mask, b, h};
-        if (p.mask.array_count > 0) head.fill_bias = fill_bias;
-        head.bias_context = &context;
-        head.scratch = thread_scratch_of<float>(
-            static_cast<std::size_t>(forward_scratch(head, table.lanes)), kScratchSlot);
-        const std::int64_t end = std::min(head.queries, item.tile_end * head.tile);
-        for (std::int64_t first = item.tile * head.tile; first < end; first += head.tile)
-          table.forward(head, first, std::min(head.tile, head.queries - first));
-      }
-  });
+// Parts of the keys whose shares of dq are summed apart: a function of the sequence alone.
+struct KeyParts {
+  std::int64_t count, size;
+};
+KeyParts key_parts(std::int64_t keys) {
+  const std::int64_t count = std::clamp<std::int64_t>(keys / kPartKeys, 1, kMaxParts);
+  return {count, round_up((keys + count - 1) / count, kBackwardKeys)};
 }
 
-void backward(const FlashTable& table, const Problem& p) {
-  const std::vector<Item> items = plan(p, p.kv_heads, table.lanes, false);
-  parallel_for(static_cast<std::int64_t>(items.size()), [&](std::int64_t index) {
-    const Item& item = items[static_cast<std::size_t>(index)];
-    for (std::int64_t b = item.b; b < item.b_end; ++b)
-      for (std::int64_t h = item.head * p.group(); h < item.head_end * p.group(); ++h) {
-        FlashHead head = make_head(p, b, h, table.lanes);
-        const BiasContext context{&p.mask, b, h};
-        if (p.mask.array_count > 0) head.fill_bias = fill_bias;
-        head.bias_context = &context;
-        head.scratch = thread_scratch_of<float>(
-            static_cast<std::size_t>(backward_scratch(head, table.lanes)), kScratchSlot);
-        if (!head.add_to_kv) {
-          zero_hidden_keys(head.dk, head.keys, p.keys.length(b), p.head_size);
-          zero_hidden_keys(head.dv, head.keys, p.keys.length(b), p.value_size);
-        }
-        table.backward(head);
-      }
+// The heads of key/value head `kv` and one part of its keys. With `partial` the shares of dq go
+// there ([group][N][D], one part), else to dq itself.
+void backward_part(const FlashTable& table, const Problem& p, std::int64_t b, std::int64_t kv,
+                   std::int64_t part, float* partial) {
+  for (std::int64_t g = 0; g < p.group(); ++g)
+    with_head(table, p, b, kv * p.group() + g, backward_scratch, [&](FlashHead& head) {
+      const KeyParts parts = key_parts(head.keys);
+      head.add_to_dq = part > 0 && partial == nullptr;
+      if (partial) head.dq = {partial + g * head.queries * p.head_size, p.head_size};
+      const std::int64_t begin = std::min(head.keys, part * parts.size);
+      table.backward(head, begin, std::min(head.keys, begin + parts.size));
+      if (g != 0 || part != 0) return;
+      zero_hidden_keys(head.dk, head.keys, p.keys.length(b), p.head_size);
+      zero_hidden_keys(head.dv, head.keys, p.keys.length(b), p.value_size);
+    });
+}
+
+// One key/value head with its parts side by side: for few, long sequences. dq is the sum of the
+// shares in order, as when the parts run one after another.
+void backward_in_parallel(const FlashTable& table, const Problem& p, std::int64_t b,
+                          std::int64_t kv) {
+  const std::int64_t n = p.queries.length(b), d = p.head_size;
+  const std::int64_t parts = key_parts(p.visible_keys(b)).count, share = p.group() * n * d;
+  const Workspace partial(parts * share);
+  parallel_for(parts, [&](std::int64_t part) {
+    backward_part(table, p, b, kv, part, partial.data() + part * share);
+  });
+  parallel_chunks(p.group() * n, 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      float* to = p.dq.at(p.queries, b, kv * p.group() + row / n) + row % n * p.dq.token_stride;
+      const float* from = partial.data() + row * d;
+      std::copy(from, from + d, to);
+      for (std::int64_t part = 1; part < parts; ++part)
+        for (std::int64_t c = 0; c < d; ++c) to[c] += from[part * share + c];
+    }
   });
 }
 
 }  // namespace
 
-void flash_forward(const FlashTable& table, const AttentionProblem<float>& problem) {
-  forward(table, problem);
+void flash_forward(const FlashTable& table, const AttentionProblem<float>& p) {
+  // A head is cut only when there are too few to keep every thread busy.
+  const std::int64_t wanted = 4 * num_threads(), heads = p.batch * p.heads;
+  const auto pieces = [&](std::int64_t) {
+    return (wanted + heads - 1) / std::max<std::int64_t>(heads, 1);
+  };
+  const std::vector<Item> items = plan(p, p.heads, table.lanes, pieces);
+  parallel_for(static_cast<std::int64_t>(items.size()), [&](std::int64_t index) {
+    const Item& item = items[static_cast<std::size_t>(index)];
+    for (std::int64_t b = item.b; b < item.b_end; ++b)
+      for (std::int64_t h = item.head; h < item.head_end; ++h)
+        with_head(table, p, b, h, forward_scratch, [&](const FlashHead& head) {
+          table.forward(head, item.begin, std::min(head.queries, item.end));
+        });
+  });
 }
-void flash_backward(const FlashTable& table, const AttentionProblem<float>& problem) {
-  backward(table, problem);
+
+void flash_backward(const FlashTable& table, const AttentionProblem<float>& p) {
+  const std::vector<Item> items =
+      plan(p, p.kv_heads, table.lanes, [](std::int64_t) { return std::int64_t{1}; });
+  const auto size = static_cast<std::int64_t>(items.size());
+  const auto parts_of = [&](std::int64_t b) { return key_parts(p.visible_keys(b)).count; };
+  const bool few = size < 4 * num_threads();
+  if (few)
+    for (const Item& item : items)
+      if (parts_of(item.b) > 1) backward_in_parallel(table, p, item.b, item.head);
+  parallel_for(size, [&](std::int64_t index) {
+    const Item& item = items[static_cast<std::size_t>(index)];
+    if (few && parts_of(item.b) > 1) return;
+    for (std::int64_t b = item.b; b < item.b_end; ++b)
+      for (std::int64_t kv = item.head; kv < item.head_end; ++kv)
+        for (std::int64_t part = 0; part < parts_of(b); ++part)
+          backward_part(table, p, b, kv, part, nullptr);
+  });
 }
 
 }  // namespace qkv::inline v0::kernels

@@ -39,6 +39,7 @@ struct FlashHead {
   std::int64_t tile;  // queries per tile: kernels take it from flash_tile_width
   float scale;
   bool add_to_kv;  // backward: add to dk, dv instead of overwriting (grouped heads)
+  bool add_to_dq;  // likewise (parts of the keys)
 
   // Mask arrays; null: none. Fills bias[r * stride + lane] for keys first_key + r and queries
   // first_query + lane with what is added to log2-domain scores, -inf where blocked. Only when the
@@ -61,11 +62,13 @@ struct FlashTile {
   std::int64_t stride;  // of the rows (keys) of a tile buffer, in floats
 };
 
-// What an instruction set provides. forward: queries [first, first + count) of a head, at most a
-// tile of them. backward: a whole head.
+// What an instruction set provides.
 struct FlashTable {
-  void (*forward)(const FlashHead& head, std::int64_t first, std::int64_t count);
-  void (*backward)(const FlashHead& head);
+  // Queries [begin, end) of a head; begin is a multiple of the tile.
+  void (*forward)(const FlashHead& head, std::int64_t begin, std::int64_t end);
+  // Keys [begin, end) of a head, begin a multiple of kBackwardKeys: writes (or adds, see above)
+  // their dk and dv, and their share of dq.
+  void (*backward)(const FlashHead& head, std::int64_t begin, std::int64_t end);
   std::int64_t lanes;
 };
 

@@ -4,6 +4,6 @@
 namespace qkv::inline v0::kernels::QKV_ISA {
 
 extern const FlashTable kFlashTable;
-const FlashTable kFlashTable = {forward_tile, backward_head, kLanes};
+const FlashTable kFlashTable = {forward_queries, backward_keys, kLanes};
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

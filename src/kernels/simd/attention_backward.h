@@ -7,16 +7,18 @@
 namespace qkv::inline v0::kernels::QKV_ISA {
 
 struct BackwardBuffers {
-  float *q, *dout;                     // [D][tile], [Dv][tile] of every query tile, transposed and
-                                       // multiplied by scale log2(e), and by scale
-  float *lse, *delta;                  // of every query; lse in the log2 domain, 0 for -inf;
-                                       // delta times scale
-  float *weights, *dropped;            // [kBackwardKeys][tile]: p, and p after dropout
-  float* score_gradients;              // [kBackwardKeys][tile]: scale dp, then scale ds
-  float* bias;                         // [kBackwardKeys][tile]
-  float *k_rows, *q_rows, *dout_rows;  // rows in whole registers, where they are not
-  float *dk, *dv;                      // [kBackwardKeys][width] where rows are not whole registers
-  float* dq;                           // [N][width] likewise
+  float *q, *dout;     // [D][tile], [Dv][tile] of every query tile, transposed and times scale
+                       // log2(e), and times scale
+  float *lse, *delta;  // of every query; lse in the log2 domain, 0 for -inf; delta times scale
+  float *weights, *dropped;   // [kBackwardKeys][tile]: p, and p after dropout
+  float* score_gradients;     // [kBackwardKeys][tile]: scale dp, then scale ds
+  float* bias;                // [kBackwardKeys][tile]
+  float *k_rows, *v_rows;     // [kBackwardKeys][width]
+  float *q_rows, *dout_rows;  // [N][width]
+  float *dk, *dv;             // [kBackwardKeys][width]
+  float* dq;                  // [N][width]
+  // A head of one tile works on the caller's rows. Else rows are copied close together in whole
+  // registers, and sums over tiles are kept likewise.
   bool in_place;
 };
 QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
@@ -24,7 +26,6 @@ QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
   const std::int64_t head_width = round_up(h.head_size, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
   BackwardBuffers b;
-  // Sums over tiles are kept close together; a single tile is written in place.
   b.in_place = head_width == h.head_size && value_width == h.value_size && h.queries <= tile &&
                h.keys <= kBackwardKeys;
   b.q = h.scratch;
@@ -36,12 +37,12 @@ QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
   b.score_gradients = b.dropped + kBackwardKeys * tile;
   b.bias = b.score_gradients + kBackwardKeys * tile;
   b.k_rows = b.bias + kBackwardKeys * tile;
-  b.q_rows = b.k_rows + kBackwardKeys * head_width;
-  b.dout_rows = b.q_rows + tile * head_width;
-  b.dk = b.dout_rows + tile * value_width;
+  b.v_rows = b.k_rows + kBackwardKeys * head_width;
+  b.q_rows = b.v_rows + kBackwardKeys * value_width;
+  b.dout_rows = b.q_rows + padded * head_width;
+  b.dk = b.dout_rows + padded * value_width;
   b.dv = b.dk + kBackwardKeys * head_width;
   b.dq = b.dv + kBackwardKeys * value_width;
-  if (b.in_place) b.dq = h.dq.data;
   return b;
 }
 
@@ -60,6 +61,10 @@ QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, bo
   for (std::int64_t i = 0; i < padded; i += kLanes) {
     const F32 lse = load(h.lse + i, first_lanes(h.queries - i));
     store(b.lse + i, select(lse == minus_infinity(), zero(), lse * set(kLog2E)));
+  }
+  if (!b.in_place) {
+    copy_rows(h.q, h.queries, h.head_size, b.q_rows);
+    copy_rows(h.dout, h.queries, h.value_size, b.dout_rows);
   }
   if (!with_delta) return;
   for (std::int64_t i = 0; i < h.queries; ++i) {
@@ -139,36 +144,38 @@ QKV_INLINE void gradient_register_in_passes(const FlashHead& h, const FlashTile&
   }
 }
 
-struct BlockOutputs {
-  float *dk, *dv;
-  std::int64_t dk_stride, dv_stride;
-  bool add;
+// A key block: its rows, and where its gradients go.
+struct KeyBlock {
+  FlashRows k, v;
+  FlashOutput dk, dv, dq;  // dq: of query 0
+  bool add;                // to dk and dv
+  bool only;               // the head has no other block: dq is overwritten, delta comes from here
 };
 
 // One key block against one query tile: adds to dq, and to dk, dv unless it is their first tile.
-// With `only_block` delta comes from the tile itself and dq is overwritten.
+// False if no query sees the block.
 [[gnu::noinline]] static bool backward_tile(const FlashHead& h, const BackwardBuffers& b,
-                                            const FlashTile& t, const BlockOutputs& to,
-                                            bool only_block) {
+                                            const FlashTile& t, const KeyBlock& block) {
   bool skip = false;
   const TileMask mask = tile_mask(h, t, b.bias, &skip);
   if (skip) return false;
   const std::int64_t vectors = t.stride / kLanes;
-  const FlashRows k = {h.k.data + t.first_key * h.k.stride, h.k.stride};
-  const FlashRows v = {h.v.data + t.first_key * h.v.stride, h.v.stride};
-  const FlashRows q = {h.q.data + t.first_query * h.q.stride, h.q.stride};
-  const FlashRows g = {h.dout.data + t.first_query * h.dout.stride, h.dout.stride};
-  product_by_columns({k.data, k.stride, 1, b.q + t.first_query * h.head_size, t.stride, b.weights,
-                      t.stride, h.head_size, nullptr, nullptr, false},
+  const std::int64_t head_width = round_up(h.head_size, kLanes);
+  const std::int64_t value_width = round_up(h.value_size, kLanes);
+  const FlashRows q = rows_from(b.in_place ? h.q : FlashRows{b.q_rows, head_width}, t.first_query);
+  const FlashRows g =
+      rows_from(b.in_place ? h.dout : FlashRows{b.dout_rows, value_width}, t.first_query);
+  product_by_columns({block.k.data, block.k.stride, 1, b.q + t.first_query * h.head_size, t.stride,
+                      b.weights, t.stride, h.head_size, nullptr, nullptr, false},
                      t.keys, vectors, mask.of_key);
-  product_by_columns({v.data, v.stride, 1, b.dout + t.first_query * h.value_size, t.stride,
-                      b.score_gradients, t.stride, h.value_size, nullptr, nullptr, false},
+  product_by_columns({block.v.data, block.v.stride, 1, b.dout + t.first_query * h.value_size,
+                      t.stride, b.score_gradients, t.stride, h.value_size, nullptr, nullptr, false},
                      t.keys, vectors, mask.of_key);
   for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
     const RowRange range = rows_of_register(mask, lane, t.keys);
     if (mask.partial) mask_scores(mask, b.weights, t.stride, lane, range);
-    if (h.dropout || only_block)
-      gradient_register_in_passes(h, t, b, range, lane, only_block);
+    if (h.dropout || block.only)
+      gradient_register_in_passes(h, t, b, range, lane, block.only);
     else
       gradient_register(t, b, range, lane);
     if (mask.partial) {
@@ -176,78 +183,81 @@ struct BlockOutputs {
       zero_beside(b.score_gradients, t.stride, lane, range, t.keys);
     }
   }
-  const bool finite = !mask.partial || (all_finite(k, t.keys, h.head_size) &&
+  const bool finite = !mask.partial || (all_finite(block.k, t.keys, h.head_size) &&
                                         all_finite(q, t.queries, h.head_size) &&
                                         all_finite(g, t.queries, h.value_size));
-  const std::int64_t head_width = round_up(h.head_size, kLanes);
-  const std::int64_t value_width = round_up(h.value_size, kLanes);
-  const FlashRows k_whole = whole_registers(k, t.keys, h.head_size, b.k_rows);
-  const FlashRows q_whole = whole_registers(q, t.queries, h.head_size, b.q_rows);
-  const FlashRows g_whole = whole_registers(g, t.queries, h.value_size, b.dout_rows);
-  product_masked({h.dropout ? b.dropped : b.weights, t.stride, 1, g_whole.data, g_whole.stride,
-                  to.dv, to.dv_stride, t.queries, nullptr, nullptr, to.add},
+  product_masked({h.dropout ? b.dropped : b.weights, t.stride, 1, g.data, g.stride, block.dv.data,
+                  block.dv.stride, t.queries, nullptr, nullptr, block.add},
                  t.keys, value_width / kLanes, mask.of_key, finite);
-  product_masked({b.score_gradients, t.stride, 1, q_whole.data, q_whole.stride, to.dk, to.dk_stride,
-                  t.queries, nullptr, nullptr, to.add},
+  product_masked({b.score_gradients, t.stride, 1, q.data, q.stride, block.dk.data, block.dk.stride,
+                  t.queries, nullptr, nullptr, block.add},
                  t.keys, head_width / kLanes, mask.of_key, finite);
-  const bool own_dq = b.dq != h.dq.data;
-  const std::int64_t dq_stride = own_dq ? head_width : h.dq.stride;
-  product_masked(
-      {b.score_gradients, 1, t.stride, k_whole.data, k_whole.stride,
-       b.dq + t.first_query * dq_stride, dq_stride, t.keys, nullptr, nullptr, !only_block},
-      t.queries, head_width / kLanes, mask.of_query, finite);
+  product_masked({b.score_gradients, 1, t.stride, block.k.data, block.k.stride,
+                  block.dq.data + t.first_query * block.dq.stride, block.dq.stride, t.keys, nullptr,
+                  nullptr, !block.only},
+                 t.queries, head_width / kLanes, mask.of_query, finite);
   return true;
 }
 
-QKV_INLINE void zero_rows(float* rows, std::int64_t stride, std::int64_t count,
-                          std::int64_t depth) {
+QKV_INLINE void zero_rows(FlashOutput rows, std::int64_t count, std::int64_t depth) {
   for (std::int64_t m = 0; m < count; ++m)
     for (std::int64_t d = 0; d < depth; d += kLanes)
-      store(rows + m * stride + d, zero(), first_lanes(depth - d));
+      store(rows.data + m * rows.stride + d, zero(), first_lanes(depth - d));
 }
 
-QKV_INLINE void move_rows(const float* from, std::int64_t from_stride, FlashOutput to,
-                          std::int64_t count, std::int64_t depth, bool add) {
+QKV_INLINE void move_rows(FlashOutput from, FlashOutput to, std::int64_t count, std::int64_t depth,
+                          bool add) {
   for (std::int64_t m = 0; m < count; ++m)
     for (std::int64_t d = 0; d < depth; d += kLanes) {
       const Mask lanes = first_lanes(depth - d);
-      const F32 x = load(from + m * from_stride + d);
+      const F32 x = load(from.data + m * from.stride + d);
       float* at = to.data + m * to.stride + d;
       store(at, add ? load(at, lanes) + x : x, lanes);
     }
 }
 
-// All of one (sequence, query head).
-[[gnu::noinline]] static void backward_head(const FlashHead& h) {
+QKV_INLINE FlashOutput output_from(FlashOutput rows, std::int64_t first) {
+  return {rows.data + first * rows.stride, rows.stride};
+}
+
+// Keys [begin, end) of one (sequence, query head), whole blocks: their dk and dv, and what they
+// give to dq.
+[[gnu::noinline]] static void backward_keys(const FlashHead& h, std::int64_t begin,
+                                            std::int64_t end) {
   const BackwardBuffers b = backward_buffers(h);
   const std::int64_t head_width = round_up(h.head_size, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
-  const bool only_block = h.keys <= kBackwardKeys;
-  const std::int64_t dq_stride = b.in_place ? h.dq.stride : head_width;
-  prepare_queries(h, b, !only_block);
-  // Tiles that are skipped leave dq alone.
-  zero_rows(b.dq, dq_stride, h.queries, b.in_place ? h.head_size : head_width);
-  for (std::int64_t key = 0; key < h.keys; key += kBackwardKeys) {
-    const std::int64_t keys = smaller(kBackwardKeys, h.keys - key);
-    BlockOutputs to = {b.dk, b.dv, head_width, value_width, false};
-    const FlashOutput dk = {h.dk.data + key * h.dk.stride, h.dk.stride};
-    const FlashOutput dv = {h.dv.data + key * h.dv.stride, h.dv.stride};
-    if (b.in_place) to = {dk.data, dv.data, dk.stride, dv.stride, h.add_to_kv};
+  const FlashOutput dq = b.in_place ? h.dq : FlashOutput{b.dq, head_width};
+  const bool only = h.keys <= kBackwardKeys;
+  prepare_queries(h, b, !only);
+  const bool may_skip = h.keys == 0 || h.left >= 0 || h.right >= 0 || h.fill_bias;
+  if (!only || may_skip) zero_rows(dq, h.queries, h.head_size);
+  for (std::int64_t key = begin; key < end; key += kBackwardKeys) {
+    const std::int64_t keys = smaller(kBackwardKeys, end - key);
+    const FlashOutput dk = output_from(h.dk, key), dv = output_from(h.dv, key);
+    KeyBlock block = {rows_from(h.k, key), rows_from(h.v, key), dk, dv, dq, h.add_to_kv, only};
+    if (!b.in_place) {
+      block.k = copy_rows(block.k, keys, h.head_size, b.k_rows);
+      block.v = copy_rows(block.v, keys, h.value_size, b.v_rows);
+      block.dk = {b.dk, head_width};
+      block.dv = {b.dv, value_width};
+      block.add = false;
+    }
     for (std::int64_t first = 0; first < h.queries; first += h.tile) {
       const std::int64_t count = smaller(h.tile, h.queries - first);
       const FlashTile tile = {first, count, key, keys, round_up(count, kLanes)};
-      if (backward_tile(h, b, tile, to, only_block)) to.add = true;
+      if (backward_tile(h, b, tile, block)) block.add = true;
     }
-    if (!to.add) {  // no query sees the block
-      zero_rows(to.dk, to.dk_stride, keys, b.in_place ? h.head_size : head_width);
-      zero_rows(to.dv, to.dv_stride, keys, b.in_place ? h.value_size : value_width);
+    if (!block.add) {  // no query sees the block
+      zero_rows(block.dk, keys, h.head_size);
+      zero_rows(block.dv, keys, h.value_size);
     }
     if (!b.in_place) {
-      move_rows(b.dk, head_width, dk, keys, h.head_size, h.add_to_kv);
-      move_rows(b.dv, value_width, dv, keys, h.value_size, h.add_to_kv);
+      move_rows(block.dk, dk, keys, h.head_size, h.add_to_kv);
+      move_rows(block.dv, dv, keys, h.value_size, h.add_to_kv);
     }
   }
-  if (!b.in_place) move_rows(b.dq, dq_stride, h.dq, h.queries, h.head_size, false);
+  if (!b.in_place) move_rows(dq, h.dq, h.queries, h.head_size, h.add_to_dq);
 }
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

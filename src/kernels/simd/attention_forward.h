@@ -14,11 +14,12 @@ struct RunningSoftmax {
 };
 
 struct ForwardBuffers {
-  float* q;       // [D][tile], transposed and scaled
-  float* scores;  // [kForwardKeys][tile]
-  float* bias;    // [kForwardKeys][tile]
-  float* v;       // [kForwardKeys][Dv in whole registers], where copied
-  float* out;     // [tile][Dv in whole registers]
+  float* q;              // [D][tile], transposed and scaled
+  float* scores;         // [kForwardKeys][tile]
+  float* bias;           // [kForwardKeys][tile]
+  float* v;              // [kForwardKeys][Dv in whole registers]
+  float* out;            // [tile][Dv in whole registers]
+  float *all_k, *all_v;  // [S][D], [S][Dv] in whole registers
 };
 QKV_INLINE ForwardBuffers forward_buffers(const FlashHead& h) {
   ForwardBuffers b;
@@ -27,6 +28,8 @@ QKV_INLINE ForwardBuffers forward_buffers(const FlashHead& h) {
   b.bias = b.scores + kForwardKeys * h.tile;
   b.v = b.bias + kForwardKeys * h.tile;
   b.out = b.v + kForwardKeys * round_up(h.value_size, kLanes);
+  b.all_k = b.out + h.tile * round_up(h.value_size, kLanes);
+  b.all_v = b.all_k + h.keys * round_up(h.head_size, kLanes);
   return b;
 }
 
@@ -128,9 +131,27 @@ QKV_INLINE RowRange keys_of_queries(const FlashHead& h, std::int64_t first, std:
   return {begin, end};
 }
 
-[[gnu::noinline]] static void forward_tile(const FlashHead& h, std::int64_t first,
+// Keys and values of one head as the tiles read them.
+struct ForwardRows {
+  FlashRows k, v;
+  bool v_in_registers;  // rows of v may be read in whole registers
+};
+
+// Weights of one tile of scores; `bias` is its mask's.
+QKV_INLINE void forward_weights(const FlashHead& h, const FlashTile& t, const TileMask& mask,
+                                float* scores, RunningSoftmax& state) {
+  for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
+    const RowRange range = rows_of_register(mask, lane, t.keys);
+    if (mask.partial) mask_scores(mask, scores, t.stride, lane, range);
+    softmax_register(scores, t.stride, range, state, lane);
+    if (h.dropout) drop_register(h, t, scores, range, lane);
+    if (mask.partial) zero_beside(scores, t.stride, lane, range, t.keys);
+  }
+}
+
+[[gnu::noinline]] static void forward_tile(const FlashHead& h, const ForwardRows& rows,
+                                           const ForwardBuffers& buffers, std::int64_t first,
                                            std::int64_t count) {
-  const ForwardBuffers buffers = forward_buffers(h);
   const std::int64_t width = round_up(count, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
   const RowRange keys = keys_of_queries(h, first, count);
@@ -144,29 +165,22 @@ QKV_INLINE RowRange keys_of_queries(const FlashHead& h, std::int64_t first, std:
   }
   bool begun = false;
   if (keys.begin < keys.end)
-    pack_transposed({h.q.data + first * h.q.stride, h.q.stride}, count, h.head_size,
-                    h.scale * kLog2E, buffers.q, width);
+    pack_transposed(rows_from(h.q, first), count, h.head_size, h.scale * kLog2E, buffers.q, width);
   for (std::int64_t key = first_block; key < keys.end; key += kForwardKeys) {
     const FlashTile tile = {first, count, key, smaller(kForwardKeys, keys.end - key), width};
     bool skip = false;
     const TileMask mask = tile_mask(h, tile, buffers.bias, &skip);
     if (skip) continue;
-    product_by_columns({h.k.data + key * h.k.stride, h.k.stride, 1, buffers.q, width,
-                        buffers.scores, width, h.head_size, nullptr, nullptr, false},
+    const FlashRows k = rows_from(rows.k, key);
+    product_by_columns({k.data, k.stride, 1, buffers.q, width, buffers.scores, width, h.head_size,
+                        nullptr, nullptr, false},
                        tile.keys, width / kLanes, mask.of_key);
-    for (std::int64_t lane = 0; lane < width; lane += kLanes) {
-      const RowRange range = rows_of_register(mask, lane, tile.keys);
-      if (mask.partial) mask_scores(mask, buffers.scores, width, lane, range);
-      softmax_register(buffers.scores, width, range, state, lane);
-      if (h.dropout) drop_register(h, tile, buffers.scores, range, lane);
-      if (mask.partial) zero_beside(buffers.scores, width, lane, range, tile.keys);
-    }
-    const FlashRows v = {h.v.data + key * h.v.stride, h.v.stride};
+    forward_weights(h, tile, mask, buffers.scores, state);
+    FlashRows v = rows_from(rows.v, key);
     const bool finite = !mask.partial || all_finite(v, tile.keys, h.value_size);
-    const FlashRows v_whole = whole_registers(v, tile.keys, h.value_size, buffers.v);
-    Product product = {buffers.scores, 1,           width,       v_whole.data,
-                       v_whole.stride, buffers.out, value_width, tile.keys,
-                       state.rescale,  nullptr,     begun};
+    if (!rows.v_in_registers) v = copy_rows(v, tile.keys, h.value_size, buffers.v);
+    Product product = {buffers.scores, 1,         width,         v.data,  v.stride, buffers.out,
+                       value_width,    tile.keys, state.rescale, nullptr, begun};
     if (single) {
       finish_softmax(h, first, count, state);
       product.c = h.out.data + first * h.out.stride;
@@ -180,6 +194,29 @@ QKV_INLINE RowRange keys_of_queries(const FlashHead& h, std::int64_t first, std:
   if (single) return;
   finish_softmax(h, first, count, state);
   write_rows(buffers.out, value_width, h.out, first, count, h.value_size, state.rescale);
+}
+
+// Queries [begin, end) of a head; begin is a multiple of the tile.
+[[gnu::noinline]] static void forward_queries(const FlashHead& h, std::int64_t begin,
+                                              std::int64_t end) {
+  const ForwardBuffers buffers = forward_buffers(h);
+  ForwardRows rows = {h.k, h.v, h.value_size % kLanes == 0};
+  // Rows of a fused projection lie pages apart: several tiles are worth a copy close together.
+  if (end - begin > 2 * h.tile) {
+    const RowRange keys = keys_of_queries(h, begin, end - begin);
+    const std::int64_t first = keys.begin / kForwardKeys * kForwardKeys, count = keys.end - first;
+    if (h.k.stride != h.head_size) {
+      rows.k = copy_rows(rows_from(h.k, first), count, h.head_size, buffers.all_k);
+      rows.k.data -= first * rows.k.stride;
+    }
+    if (h.v.stride != h.value_size || !rows.v_in_registers) {
+      rows.v = copy_rows(rows_from(h.v, first), count, h.value_size, buffers.all_v);
+      rows.v.data -= first * rows.v.stride;
+      rows.v_in_registers = true;
+    }
+  }
+  for (std::int64_t first = begin; first < end; first += h.tile)
+    forward_tile(h, rows, buffers, first, smaller(h.tile, end - first));
 }
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

@@ -89,16 +89,17 @@ QKV_INLINE void transpose_quads(F32 (&r)[4]) {
   }
 }
 
-// Rows as right operands of a product: in place if they fill whole registers, else copied with
-// zeros behind. `copy` holds rows * round_up(depth, kLanes) floats.
-QKV_INLINE FlashRows whole_registers(FlashRows from, std::int64_t rows, std::int64_t depth,
-                                     float* copy) {
+// Copies rows into whole registers, zeros behind them.
+QKV_INLINE FlashRows copy_rows(FlashRows from, std::int64_t rows, std::int64_t depth, float* to) {
   const std::int64_t width = round_up(depth, kLanes);
-  if (width == depth) return from;
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t d = 0; d < width; d += kLanes)
-      store(copy + r * width + d, load(from.data + r * from.stride + d, first_lanes(depth - d)));
-  return {copy, width};
+      store(to + r * width + d, load(from.data + r * from.stride + d, first_lanes(depth - d)));
+  return {to, width};
+}
+
+QKV_INLINE FlashRows rows_from(FlashRows rows, std::int64_t first) {
+  return {rows.data + first * rows.stride, rows.stride};
 }
 
 // x 2^n where `lanes`, else 0. Hidden lanes must not underflow: a denormal result costs a hundred
