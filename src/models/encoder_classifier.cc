@@ -56,7 +56,7 @@ EncoderClassifier::Impl::Impl(const EncoderConfig& c, DType dtype) : config(c), 
   module.begin_group("embeddings");
   const bool sinusoidal = config.positions == PositionKind::kSinusoidal;
   token_scale = sinusoidal ? std::sqrt(static_cast<double>(config.d_model)) : 1.0;
-  const nn::Init table = nn::Init::normal(kEmbeddingDeviation / token_scale);
+  const nn::Init table = nn::Init::normal(kEmbeddingDeviation);
   token_table =
       embeddings.add("token.weight", {config.vocab_size, config.d_model}, table, /*decay=*/false);
   if (config.positions == PositionKind::kLearned) {

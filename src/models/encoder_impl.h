@@ -12,7 +12,7 @@
 namespace qkv::inline v0 {
 
 // Standard deviation of freshly made embeddings (docs/numerics.md).
-inline constexpr double kEmbeddingDeviation = 1.0;
+inline constexpr double kEmbeddingDeviation = 0.02;
 
 struct EncoderClassifier::Impl {
   Impl(const EncoderConfig& config, DType dtype);  // names and shapes; no memory yet
