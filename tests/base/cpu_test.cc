@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "support/process.h"
+
 namespace {
 using namespace qkv;
 namespace testing = qkv::testing;
