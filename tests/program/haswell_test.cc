@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "support/process.h"
+#include "support/tiny_task.h"
 
 using namespace qkv;
 using namespace qkv::testing;
@@ -36,4 +37,24 @@ TEST(Emulated, processor_without_avx_uses_plain_code) {
   const Finished run = run_emulated("Nehalem", {"info", "--json"});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(Json::parse(run.out).at("isa").as_string(), "generic");
+}
+
+// Training here, use there: every kernel of inference runs in its AVX2 and its plain form.
+TEST(Emulated, older_processors_classify_alike) {
+  SKIP_WITHOUT_QEMU();
+  const TinyTask task(60);
+  const std::string model = task.folder / "model";
+  train::train_classifier(task.config({"train.epochs=4"}), model, false);
+  const std::vector<std::string> arguments = {"classify",  model, "--json",
+                                              "--threads", "1",   "I want the red car 7"};
+  const Finished here = run_qkv(arguments);
+  ASSERT_EQ(here.status, 0) << here.err;
+  for (const char* cpu : {"Haswell", "Nehalem"}) {
+    const Finished there = run_emulated(cpu, arguments);
+    ASSERT_EQ(there.status, 0) << cpu << there.err;
+    EXPECT_EQ(Json::parse(there.out).at("label"), Json::parse(here.out).at("label")) << cpu;
+    EXPECT_NEAR(Json::parse(there.out).at("score").as_double(),
+                Json::parse(here.out).at("score").as_double(), 1e-4)
+        << cpu;
+  }
 }
