@@ -1,6 +1,8 @@
 // The training loop on a task of its own: learning, resuming bit for bit, threads, refusals.
 #include "train/trainer.h"
 
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -11,6 +13,7 @@
 #include "qkv/error.h"
 #include "qkv/threads.h"
 
+#include "base/file.h"
 #include "io/safetensors.h"
 #include "models/encoder_classifier.h"
 #include "support/files.h"
