@@ -38,6 +38,8 @@ struct Globals {
 void add_train(CLI::App& app, Globals& globals);
 void add_eval(CLI::App& app, Globals& globals);
 void add_classify(CLI::App& app, Globals& globals);
+void add_inspect(CLI::App& app, Globals& globals);
+void add_bench(CLI::App& app, Globals& globals);
 void add_info(CLI::App& app, Globals& globals);
 void add_tokenize(CLI::App& app, Globals& globals);
 

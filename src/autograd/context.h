@@ -24,6 +24,11 @@ class CaptureSink {
   virtual void activation(const std::string& module, const Tensor& value) {
     (void)module, (void)value;
   }
+  // What a module computes on the way: "qkv" and "mixed" of attention, "hidden" of the feed-forward
+  // layer. Valid during the call.
+  virtual void detail(const std::string& module, const char* name, const Tensor& value) {
+    (void)module, (void)name, (void)value;
+  }
 };
 
 struct Context {

@@ -19,6 +19,7 @@ Var MultiHeadAttention::operator()(Context& context, const Var& x) const {
   const ModuleScope scope(context, name_);
   Var qkv = qkv_(context, x);
   if (config_.rope) qkv = autograd::rope(context, qkv, heads_, *config_.rope);
+  if (context.capture != nullptr) context.capture->detail(context.module, "qkv", qkv.value());
   Var mixed;
   if (config_.kind == AttentionKind::kLinear) {
     mixed = autograd::linear_attention(context, qkv, heads_, /*causal=*/false);
@@ -31,6 +32,7 @@ Var MultiHeadAttention::operator()(Context& context, const Var& x) const {
     options.dropout_key = context.random_key(0);
     mixed = autograd::attention(context, qkv, heads_, options);
   }
+  if (context.capture != nullptr) context.capture->detail(context.module, "mixed", mixed.value());
   qkv = Var();  // the tape holds what the backward pass needs
   const Var y = out_(context, mixed);
   if (context.capture != nullptr) context.capture->activation(context.module, y.value());

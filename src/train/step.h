@@ -24,8 +24,9 @@ StepSums accumulate_gradients(const EncoderClassifier& model,
                               const ops::CrossEntropyOptions& loss, std::uint64_t seed,
                               std::int64_t step);
 
-// Multiplications and additions of the products and of attention, forward and backward (twice
-// and 2.5 times the forward).
+// Multiplications and additions of the products and of attention: of the forward pass, and of
+// forward and backward (twice and 2.5 times the forward).
+double encoding_flops(const EncoderConfig& config, const RaggedLayout& layout);
 double training_flops(const EncoderConfig& config, const RaggedLayout& layout);
 
 }  // namespace qkv::inline v0::train

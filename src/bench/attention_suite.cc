@@ -1,0 +1,159 @@
+// Attention: long sequences by head size and length, short texts in ragged batches, or given
+// shapes.
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "bench/inputs.h"
+#include "bench/suites.h"
+#include "ops/attention.h"
+#include "tensor/layout.h"
+
+namespace qkv::inline v0::bench {
+namespace {
+
+struct AttentionCase {
+  std::string name;
+  std::int64_t heads = 8, head_size = 64;
+  std::vector<std::int64_t> lengths;
+  bool causal = false;
+  std::string series;  // empty: not in the plot
+  double x = 0;
+};
+
+// Query-key pairs that are visible, over all sequences.
+double visible_pairs(const AttentionCase& c) {
+  double pairs = 0;
+  for (const std::int64_t n : c.lengths) {
+    const double length = static_cast<double>(n);
+    pairs += c.causal ? length * (length + 1) / 2 : length * length;
+  }
+  return pairs;
+}
+
+// Inputs as a training step has them: views of one projection [T, 3 H D].
+struct AttentionProblem {
+  explicit AttentionProblem(const AttentionCase& c, std::uint64_t seed)
+      : layout(RaggedLayout::from_lengths(c.lengths)) {
+    const std::int64_t tokens = layout.tokens();
+    const Tensor qkv = random_tensor({tokens, 3, c.heads, c.head_size}, seed, 1);
+    const Tensor dqkv = Tensor::zeros({tokens, 3, c.heads, c.head_size});
+    input = {qkv.select(1, 0), qkv.select(1, 1), qkv.select(1, 2), &layout, &layout, false};
+    gradients = {dqkv.select(1, 0), dqkv.select(1, 1), dqkv.select(1, 2)};
+    dout = random_tensor({tokens, c.heads, c.head_size}, seed, 2);
+    if (c.causal) options.mask = Mask::causal();
+  }
+  AttentionProblem(const AttentionProblem&) = delete;
+  AttentionProblem& operator=(const AttentionProblem&) = delete;
+
+  RaggedLayout layout;
+  ops::AttentionInput input;
+  ops::AttentionGradients gradients;
+  ops::AttentionOptions options;
+  Tensor dout;
+};
+
+Record attention_record(const AttentionCase& c, const char* pass, double products,
+                        const Measurement& m) {
+  Record r;
+  r.name = fmt::format("attention/{} {}", pass, c.name);
+  r.seconds = m.seconds;
+  r.work = products * 2 * visible_pairs(c) * static_cast<double>(c.heads * c.head_size);
+  r.unit = "GFLOP/s";
+  r.peak_share = r.rate() / m.peak;
+  r.runs = m.runs;
+  r.dropped = m.dropped;
+  if (!c.series.empty()) {
+    r.series = fmt::format("{} {}", pass, c.series);
+    r.x = c.x;
+  }
+  r.more["tokens"] = std::accumulate(c.lengths.begin(), c.lengths.end(), std::int64_t{0});
+  return r;
+}
+
+// Forward has two products over the pairs, backward five.
+void run_case(const AttentionCase& c, const SuiteOptions& options, Probe& probe, const Emit& emit) {
+  AttentionProblem p(c, options.seed);
+  ops::AttentionResult result = ops::attention(p.input, p.options);
+  const auto forward = [&] { result = ops::attention(p.input, p.options); };
+  const auto backward = [&] {
+    ops::attention_backward(p.dout, p.input, result, p.options, p.gradients);
+  };
+  emit(attention_record(c, "forward", 2, measure(forward, probe, options.measure())));
+  emit(attention_record(c, "backward", 5, measure(backward, probe, options.measure())));
+}
+
+std::vector<AttentionCase> built_in_cases(bool quick) {
+  std::vector<AttentionCase> cases;
+  const std::int64_t tokens = quick ? 512 : 4096;
+  for (const bool causal : {false, true}) {
+    for (const std::int64_t d :
+         quick ? std::vector<std::int64_t>{64} : std::vector<std::int64_t>{32, 64, 128}) {
+      for (std::int64_t n = 128; n <= tokens; n *= 2) {
+        AttentionCase c;
+        c.head_size = d;
+        c.heads = 512 / d;
+        c.causal = causal;
+        c.lengths.assign(static_cast<std::size_t>(tokens / n), n);
+        c.series = fmt::format("D={}{}", d, causal ? " causal" : "");
+        c.name = fmt::format("{} N={}", c.series, n);
+        c.x = static_cast<double>(n);
+        cases.push_back(std::move(c));
+      }
+    }
+  }
+  for (const auto& [name, mean] :
+       {std::pair{"english intents", 13.0}, std::pair{"chinese intents", 10.5},
+        std::pair{"5 to 60 tokens", 28.0}}) {
+    AttentionCase c;
+    c.head_size = 32;
+    c.name = fmt::format("D=32 ragged, {}", name);
+    c.lengths = text_lengths(static_cast<std::int64_t>(2048 / mean), mean, 1);
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+// [{"name", "heads", "d", "lengths": [...], "causal"}, ...]: the same file that
+// bench/peers/attention_torch.py reads.
+std::vector<AttentionCase> cases_of_file(const std::filesystem::path& path) {
+  std::vector<AttentionCase> cases;
+  const Json list = Json::parse(read_file(path), path.string());
+  for (const Json& item : list.as_array()) {
+    AttentionCase c;
+    c.name = item.at("name").as_string();
+    c.heads = item.at("heads").as_int();
+    c.head_size = item.at("d").as_int();
+    require<ArgumentError>(
+        c.heads >= 1 && c.heads <= 1024 && c.head_size >= 1 && c.head_size <= 1024, "bench",
+        "{}: expected 1 to 1024 heads and head sizes, got {} and {}", path.string(), c.heads,
+        c.head_size);
+    for (const Json& n : item.at("lengths").as_array()) {
+      c.lengths.push_back(n.as_int());
+      require<ArgumentError>(c.lengths.back() >= 1 && c.lengths.back() <= (1 << 20), "bench",
+                             "{}: expected lengths from 1 to 2^20, got {}", path.string(),
+                             c.lengths.back());
+    }
+    const Json* causal = item.find("causal");
+    c.causal = causal != nullptr && causal->as_bool();
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+}  // namespace
+
+void run_attention(const SuiteOptions& options, const Emit& emit) {
+  const auto cases =
+      options.shapes.empty() ? built_in_cases(options.quick) : cases_of_file(options.shapes);
+  MultiplyAddProbe probe;
+  for (const AttentionCase& c : cases) run_case(c, options, probe, emit);
+}
+
+}  // namespace qkv::inline v0::bench

@@ -1,0 +1,94 @@
+#include "bench/measure.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace qkv::inline v0::bench {
+namespace {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
+
+struct Run {
+  double seconds = 0, peak = 0;  // peak: the lower of the two tries around it
+};
+
+std::string shown_seconds(double s) {
+  if (s < 1e-3) return fmt::format("{:.1f} us", s * 1e6);
+  if (s < 1) return fmt::format("{:.2f} ms", s * 1e3);
+  return fmt::format("{:.2f} s", s);
+}
+
+}  // namespace
+
+Measurement measure(FunctionRef<void()> body, Probe& probe, const MeasureOptions& options) {
+  const double start = now();
+  body();
+  const double first = now() - start;
+  const bool is_short = first < 1e-3;
+  const int repeats =
+      is_short ? static_cast<int>(std::clamp(1e-3 / std::max(1e-7, first), 1.0, 1000.0)) : 1;
+  std::vector<Run> runs;
+  double before = probe.once(), spent = 0;
+  while (static_cast<int>(runs.size()) < options.min_runs ||
+         (spent < options.seconds && static_cast<int>(runs.size()) < options.max_runs)) {
+    if (is_short) body();  // the probe took the caches
+    const double begin = now();
+    for (int i = 0; i < repeats; ++i) body();
+    const double seconds = now() - begin;
+    const double after = probe.once();
+    runs.push_back({seconds / repeats, std::min(before, after)});
+    before = after;
+    spent += seconds;
+  }
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.peak > b.peak; });
+  const double limit = 0.9 * runs.front().peak;
+  const auto end =
+      std::find_if(runs.begin(), runs.end(), [&](const Run& r) { return r.peak < limit; });
+  const std::size_t good =
+      std::max<std::size_t>({static_cast<std::size_t>(end - runs.begin()), (runs.size() + 2) / 3,
+                             std::min<std::size_t>(3, runs.size())});
+  std::vector<double> seconds, peaks;
+  for (std::size_t i = 0; i < good; ++i) {
+    seconds.push_back(runs[i].seconds);
+    peaks.push_back(runs[i].peak);
+  }
+  return {median(seconds), median(peaks), static_cast<int>(runs.size()),
+          static_cast<int>(runs.size() - good)};
+}
+
+double Record::shown_rate() const { return unit[0] == 'G' ? rate() / 1e9 : rate(); }
+
+Json Record::to_json() const {
+  Json out = Json::object();
+  out["name"] = name;
+  out["seconds"] = seconds;
+  out["gflops"] = unit == "GFLOP/s" ? Json(shown_rate()) : Json();
+  out["peak_share"] = peak_share > 0 ? Json(peak_share) : Json();
+  out["rate"] = shown_rate();
+  out["unit"] = unit;
+  out["runs"] = runs;
+  out["dropped"] = dropped;
+  for (const auto& [key, value] : more.as_object()) out[key] = value;
+  return out;
+}
+
+std::string table_head() {
+  return fmt::format("{:<52} {:>11} {:>19} {:>9}", "benchmark", "median", "rate", "of peak");
+}
+
+std::string table_line(const Record& record) {
+  const std::string rate = record.shown_rate() >= 1000 ? fmt::format("{:.0f}", record.shown_rate())
+                                                       : fmt::format("{:.1f}", record.shown_rate());
+  return fmt::format("{:<52} {:>11} {:>19} {:>9}", record.name, shown_seconds(record.seconds),
+                     rate + " " + record.unit,
+                     record.peak_share > 0 ? fmt::format("{:.0f} %", 100 * record.peak_share) : "");
+}
+
+}  // namespace qkv::inline v0::bench

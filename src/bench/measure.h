@@ -1,0 +1,54 @@
+// Timing beside a probe, and what comes out of it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "base/json.h"
+#include "bench/probe.h"
+
+namespace qkv::inline v0::bench {
+
+struct MeasureOptions {
+  double seconds = 0.25;  // to spend on the body, probes not counted
+  int min_runs = 5, max_runs = 200;
+};
+
+struct Measurement {
+  double seconds = 0;  // median of one call of the body
+  double peak = 0;     // median of the probe, units per second
+  int runs = 0;        // timed
+  int dropped = 0;     // of these, left out of the medians: the machine was busy beside them
+};
+
+// Shared machines change speed within seconds. So each run stands between two short tries of the
+// probe, and counts only if both reach 90 % of the best try of this measurement (or, if fewer than
+// three do, the third of the runs with the best tries). Short bodies are repeated within a run to
+// fill a millisecond. The body is called once before.
+Measurement measure(FunctionRef<void()> body, Probe& probe, const MeasureOptions& options = {});
+
+// One line of a benchmark's output.
+struct Record {
+  std::string name;       // "linear/M=1024 K=256 N=768"
+  double seconds = 0;     // median
+  double work = 0;        // operations, bytes or items of one run
+  std::string unit;       // of work / seconds / scale: "GFLOP/s", "GB/s", "tokens/s"
+  double peak_share = 0;  // of the probe's rate; 0: there is no meaningful peak
+  int runs = 0, dropped = 0;
+  std::string series;          // for the plot: lines of the same series are joined
+  double x = 0;                // for the plot; 0: categories
+  Json more = Json::object();  // further keys of the JSON object
+
+  double rate() const { return seconds > 0 ? work / seconds : 0; }
+  double shown_rate() const;  // in `unit`
+  // name, seconds, gflops (null where the work is no arithmetic), peak_share (null where there is
+  // none), then the rest.
+  Json to_json() const;
+};
+
+// "name  time  rate  share" in fixed columns.
+std::string table_head();
+std::string table_line(const Record& record);
+
+}  // namespace qkv::inline v0::bench

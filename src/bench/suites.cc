@@ -1,0 +1,137 @@
+#include "bench/suites.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "qkv/threads.h"
+#include "qkv/version.h"
+
+#include "base/check.h"
+#include "base/cpu.h"
+#include "base/random.h"
+#include "bench/svg_plot.h"
+
+namespace qkv::inline v0::bench {
+namespace {
+
+constexpr std::array kSuites = {
+    Suite{"attention", "Attention, fp32", "tokens per sequence", run_attention},
+    Suite{"gemm", "Matrix products on one thread, fp32", "rows and columns", run_gemm},
+    Suite{"linear", "Linear layers, fp32", "rows (tokens)", run_linear},
+    Suite{"elementwise", "Passes over memory, fp32", "", run_elementwise},
+    Suite{"encode", "Encoding texts of mixed lengths, fp32", "", run_encode},
+    Suite{"train", "Training an encoder classifier, fp32", "", run_train},
+};
+
+std::string machine_line() {
+  return fmt::format("{}, {}, {} thread{}", cpu_features().model, isa_name(active_isa()),
+                     num_threads(), num_threads() == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::span<const Suite> suites() { return kSuites; }
+
+const Suite& find_suite(std::string_view name) {
+  std::string known;
+  for (const Suite& suite : kSuites) {
+    if (name == suite.name) return suite;
+    known += (known.empty() ? "" : ", ") + std::string(suite.name);
+  }
+  fail<ArgumentError>("bench", "expected one of {}, got '{}'", known, name);
+}
+
+std::vector<std::int64_t> text_lengths(std::int64_t count, double mean, std::uint64_t seed) {
+  constexpr double kDeviation = 0.5;
+  Random random(seed, hash_text("text lengths"));
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double length =
+        mean * std::exp(kDeviation * random.normal() - kDeviation * kDeviation / 2);
+    lengths.push_back(std::clamp<std::int64_t>(std::llround(length), 2, std::llround(12 * mean)));
+  }
+  return lengths;
+}
+
+BenchLock::BenchLock() {
+  const char* folder = std::getenv("XDG_RUNTIME_DIR");
+  const auto path =
+      (folder != nullptr && *folder != '\0' ? std::filesystem::path(folder)
+                                            : std::filesystem::temp_directory_path()) /
+      fmt::format("qkv-bench-{}.lock", ::getuid());
+  fd_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
+  require<IoError>(fd_ >= 0, "bench", "expected to open the lock {}, got: {}", path.string(),
+                   std::strerror(errno));
+  while (::flock(fd_, LOCK_EX) != 0) {
+    const int error = errno;
+    if (error == EINTR) continue;
+    ::close(fd_);
+    fail<IoError>("bench", "expected to lock {}, got: {}", path.string(), std::strerror(error));
+  }
+}
+
+BenchLock::~BenchLock() { ::close(fd_); }
+
+std::string suite_plot(const Suite& suite, std::span<const Record> records) {
+  PlotOptions options;
+  options.title = suite.title;
+  options.subtitle = machine_line();
+  options.x_label = suite.x_label;
+  const bool has_share =
+      std::any_of(records.begin(), records.end(), [](const Record& r) { return r.peak_share > 0; });
+  options.y_label = has_share ? "% of the measured peak" : records.empty() ? "" : records[0].unit;
+  const auto value = [&](const Record& r) {
+    return has_share ? 100 * r.peak_share : r.shown_rate();
+  };
+  if (options.x_label.empty()) {
+    std::vector<std::string> names;
+    PlotSeries series;
+    for (const Record& r : records) {
+      names.push_back(r.series);
+      series.y.push_back(value(r));
+    }
+    return bar_plot(names, {series}, options);
+  }
+  options.log_x = true;
+  std::vector<PlotSeries> series;
+  std::map<std::string, std::size_t> index;
+  for (const Record& r : records) {
+    if (r.x <= 0) continue;
+    const auto [place, added] = index.emplace(r.series, series.size());
+    if (added) series.push_back({r.series, {}, {}});
+    series[place->second].x.push_back(r.x);
+    series[place->second].y.push_back(value(r));
+  }
+  return line_plot(series, options);
+}
+
+Json machine_json() {
+  Json out = Json::object();
+  out["processor"] = cpu_features().model;
+  out["isa"] = isa_name(active_isa());
+  out["threads"] = num_threads();
+  out["version"] = version();
+  return out;
+}
+
+Json suite_json(const Suite& suite, std::span<const Record> records) {
+  Json out = Json::object();
+  out["benchmark"] = suite.name;
+  out["machine"] = machine_json();
+  Json list = Json::array();
+  for (const Record& r : records) list.push_back(r.to_json());
+  out["records"] = std::move(list);
+  return out;
+}
+
+}  // namespace qkv::inline v0::bench

@@ -1,0 +1,65 @@
+// The benchmarks of `qkv bench`: each calls `emit` once per record, as soon as it stands.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/measure.h"
+
+namespace qkv::inline v0::bench {
+
+using Emit = std::function<void(const Record&)>;
+
+struct SuiteOptions {
+  bool quick = false;            // fewer shapes and shorter runs: to see that it works
+  std::filesystem::path shapes;  // attention: a JSON list of shapes instead of the built-in ones
+  std::uint64_t seed = 0;        // of random inputs and weights
+  MeasureOptions measure() const { return quick ? MeasureOptions{0.02, 3, 20} : MeasureOptions{}; }
+};
+
+struct Suite {
+  const char* name;
+  const char* title;    // of the plot
+  const char* x_label;  // of the plot; empty: bars
+  void (*run)(const SuiteOptions&, const Emit&);
+};
+std::span<const Suite> suites();
+// ArgumentError naming the known ones.
+const Suite& find_suite(std::string_view name);
+
+void run_attention(const SuiteOptions& options, const Emit& emit);
+void run_gemm(const SuiteOptions& options, const Emit& emit);
+void run_linear(const SuiteOptions& options, const Emit& emit);
+void run_elementwise(const SuiteOptions& options, const Emit& emit);
+void run_encode(const SuiteOptions& options, const Emit& emit);
+void run_train(const SuiteOptions& options, const Emit& emit);
+
+// Lengths of texts as they come in practice: `count` of them around `mean` tokens (log-normal,
+// deviation 0.5), each in [2, 12 mean]. A pure function of its arguments.
+std::vector<std::int64_t> text_lengths(std::int64_t count, double mean, std::uint64_t seed);
+
+// Holds an exclusive lock while it lives, so that benchmarks of one user never run beside each
+// other. Waits for it.
+class BenchLock {
+ public:
+  BenchLock();  // in $XDG_RUNTIME_DIR or the folder for temporary files
+  ~BenchLock();
+  BenchLock(const BenchLock&) = delete;
+  BenchLock& operator=(const BenchLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+// The plot and the JSON document of one suite's records.
+std::string suite_plot(const Suite& suite, std::span<const Record> records);
+Json suite_json(const Suite& suite, std::span<const Record> records);
+Json machine_json();
+
+}  // namespace qkv::inline v0::bench
