@@ -134,7 +134,8 @@ QKV_INLINE RowRange keys_of_queries(const FlashHead& h, std::int64_t first, std:
 // Keys and values of one head as the tiles read them.
 struct ForwardRows {
   FlashRows k, v;
-  bool v_in_registers;  // rows of v may be read in whole registers
+  std::int64_t first_k, first_v;  // the key of their first row
+  bool v_in_registers;            // rows of v may be read in whole registers
 };
 
 // Weights of one tile of scores; `bias` is its mask's.
@@ -171,12 +172,12 @@ QKV_INLINE void forward_weights(const FlashHead& h, const FlashTile& t, const Ti
     bool skip = false;
     const TileMask mask = tile_mask(h, tile, buffers.bias, &skip);
     if (skip) continue;
-    const FlashRows k = rows_from(rows.k, key);
+    const FlashRows k = rows_from(rows.k, key - rows.first_k);
     product_by_columns({k.data, k.stride, 1, buffers.q, width, buffers.scores, width, h.head_size,
                         nullptr, nullptr, false},
                        tile.keys, width / kLanes, mask.of_key);
     forward_weights(h, tile, mask, buffers.scores, state);
-    FlashRows v = rows_from(rows.v, key);
+    FlashRows v = rows_from(rows.v, key - rows.first_v);
     const bool finite = !mask.partial || all_finite(v, tile.keys, h.value_size);
     if (!rows.v_in_registers) v = copy_rows(v, tile.keys, h.value_size, buffers.v);
     Product product = {buffers.scores, 1,         width,         v.data,  v.stride, buffers.out,
@@ -200,18 +201,18 @@ QKV_INLINE void forward_weights(const FlashHead& h, const FlashTile& t, const Ti
 [[gnu::noinline]] static void forward_queries(const FlashHead& h, std::int64_t begin,
                                               std::int64_t end) {
   const ForwardBuffers buffers = forward_buffers(h);
-  ForwardRows rows = {h.k, h.v, h.value_size % kLanes == 0};
+  ForwardRows rows = {h.k, h.v, 0, 0, h.value_size % kLanes == 0};
   // Rows of a fused projection lie pages apart: several tiles are worth a copy close together.
   if (end - begin > 2 * h.tile) {
     const RowRange keys = keys_of_queries(h, begin, end - begin);
     const std::int64_t first = keys.begin / kForwardKeys * kForwardKeys, count = keys.end - first;
     if (h.k.stride != h.head_size) {
       rows.k = copy_rows(rows_from(h.k, first), count, h.head_size, buffers.all_k);
-      rows.k.data -= first * rows.k.stride;
+      rows.first_k = first;
     }
     if (h.v.stride != h.value_size || !rows.v_in_registers) {
       rows.v = copy_rows(rows_from(h.v, first), count, h.value_size, buffers.all_v);
-      rows.v.data -= first * rows.v.stride;
+      rows.first_v = first;
       rows.v_in_registers = true;
     }
   }

@@ -172,67 +172,82 @@ constexpr int rows_for(int vectors) {
   return kLanes == 4 ? (vectors == 2 ? 4 : 8) : (vectors == 2 ? 6 : 8);
 }
 
+// `groups` times kRows rows.
 template <int kRows, int kVectors>
-[[gnu::noinline]] static void product_tile(const Product& p) {
-  F32 c[kRows][kVectors];
-#pragma GCC unroll 8
-  for (int m = 0; m < kRows; ++m)
-#pragma GCC unroll 4
-    for (int n = 0; n < kVectors; ++n) c[m][n] = zero();
-  if (p.add) {
+[[gnu::noinline]] static void product_tile(const Product& p, std::int64_t groups) {
+  const float* first = p.a;
+  const float* pre = p.pre;
+  const float* post = p.post;
+  float* to = p.c;
+  const std::int64_t a_row = p.a_row, a_depth = p.a_depth, b_stride = p.b_stride;
+  const std::int64_t c_stride = p.c_stride, depth = p.depth;
+  for (; groups > 0; --groups, first += kRows * a_row, to += kRows * c_stride) {
+    F32 c[kRows][kVectors];
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 4
-      for (int n = 0; n < kVectors; ++n) c[m][n] = load(p.c + m * p.c_stride + n * kLanes);
-    if (p.pre)
+      for (int n = 0; n < kVectors; ++n) c[m][n] = zero();
+    if (p.add) {
 #pragma GCC unroll 8
       for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 4
-        for (int n = 0; n < kVectors; ++n) c[m][n] = c[m][n] * set(p.pre[m]);
-  }
-  const float* a = p.a;
-  const float* b = p.b;
-  for (std::int64_t k = 0; k < p.depth; ++k, a += p.a_depth, b += p.b_stride) {
-    F32 right[kVectors];
-#pragma GCC unroll 4
-    for (int n = 0; n < kVectors; ++n) right[n] = load(b + n * kLanes);
+        for (int n = 0; n < kVectors; ++n) c[m][n] = load(to + m * c_stride + n * kLanes);
+      if (pre) {
 #pragma GCC unroll 8
-    for (int m = 0; m < kRows; ++m) {
-      const F32 left = set(a[m * p.a_row]);
+        for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 4
-      for (int n = 0; n < kVectors; ++n) c[m][n] = fma(left, right[n], c[m][n]);
+          for (int n = 0; n < kVectors; ++n) c[m][n] = c[m][n] * set(pre[m]);
+        pre += kRows;
+      }
     }
-  }
-  if (p.post)
+    const float* a = first;
+    const float* b = p.b;
+    for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_stride) {
+      F32 right[kVectors];
+#pragma GCC unroll 4
+      for (int n = 0; n < kVectors; ++n) right[n] = load(b + n * kLanes);
+#pragma GCC unroll 8
+      for (int m = 0; m < kRows; ++m) {
+        const F32 left = set(a[m * a_row]);
+#pragma GCC unroll 4
+        for (int n = 0; n < kVectors; ++n) c[m][n] = fma(left, right[n], c[m][n]);
+      }
+    }
+    if (post) {
+#pragma GCC unroll 8
+      for (int m = 0; m < kRows; ++m)
+#pragma GCC unroll 4
+        for (int n = 0; n < kVectors; ++n) c[m][n] = c[m][n] * set(post[m]);
+      post += kRows;
+    }
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m)
 #pragma GCC unroll 4
-      for (int n = 0; n < kVectors; ++n) c[m][n] = c[m][n] * set(p.post[m]);
-#pragma GCC unroll 8
-  for (int m = 0; m < kRows; ++m)
-#pragma GCC unroll 4
-    for (int n = 0; n < kVectors; ++n) store(p.c + m * p.c_stride + n * kLanes, c[m][n]);
+      for (int n = 0; n < kVectors; ++n) store(to + m * c_stride + n * kLanes, c[m][n]);
+  }
 }
 
 template <int kVectors, int kRows = rows_for(kVectors)>
-QKV_INLINE void product_rows(const Product& p, std::int64_t rows) {
+QKV_INLINE void product_rows(const Product& p, std::int64_t rows, std::int64_t groups) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return product_rows<kVectors, kRows - 1>(p, rows);
+    if (rows < kRows) return product_rows<kVectors, kRows - 1>(p, rows, groups);
   }
-  product_tile<kRows, kVectors>(p);
+  product_tile<kRows, kVectors>(p, groups);
 }
 
-QKV_INLINE void product_group(const Product& p, std::int64_t rows, std::int64_t vectors) {
+// groups * rows rows by `vectors` registers, rows <= rows_for(vectors).
+QKV_INLINE void product_groups(const Product& p, std::int64_t rows, std::int64_t groups,
+                               std::int64_t vectors) {
   switch (vectors) {
     case 1:
-      return product_rows<1>(p, rows);
+      return product_rows<1>(p, rows, groups);
     case 2:
-      return product_rows<2>(p, rows);
+      return product_rows<2>(p, rows, groups);
 #if defined(QKV_ISA_avx512)
     case 3:
-      return product_rows<3>(p, rows);
+      return product_rows<3>(p, rows, groups);
     case 4:
-      return product_rows<4>(p, rows);
+      return product_rows<4>(p, rows, groups);
 #endif
     default:
       return;
@@ -256,9 +271,29 @@ QKV_INLINE Product moved(Product p, std::int64_t row, std::int64_t column) {
   return p;
 }
 
+// Rows by `vectors` registers, all of it.
+[[gnu::noinline]] static void product_all(const Product& whole, std::int64_t rows,
+                                          std::int64_t vectors) {
+  const std::int64_t group = even_share(vectors, kMaxVectors);
+  const std::int64_t step = even_share(rows, rows_for(static_cast<int>(group)));
+  if (step == 0) return;
+  const std::int64_t full =
+      step == rows ? 1 : static_cast<std::uint32_t>(rows) / static_cast<std::uint32_t>(step);
+  const std::int64_t rest = rows - full * step;
+  for (std::int64_t n = 0; n < vectors; n += group) {
+    const Product p = moved(whole, 0, n * kLanes);
+    const std::int64_t width = smaller(group, vectors - n);
+    product_groups(p, step, full, width);
+    if (rest > 0) product_groups(moved(p, full * step, 0), rest, 1, width);
+  }
+}
+
+QKV_INLINE bool is_everything(Band band) { return band.low == -kFar && band.high == kFar; }
+
 // Rows by `vectors` registers; row m needs depths [m + low, m + high] only.
 [[gnu::noinline]] static void product_by_depth(const Product& whole, std::int64_t rows,
                                                std::int64_t vectors, Band band) {
+  if (is_everything(band)) return product_all(whole, rows, vectors);
   const std::int64_t group = even_share(vectors, kMaxVectors);
   for (std::int64_t n = 0; n < vectors; n += group) {
     const std::int64_t width = smaller(group, vectors - n);
@@ -271,7 +306,7 @@ QKV_INLINE Product moved(Product p, std::int64_t row, std::int64_t column) {
       p.a += begin * p.a_depth;
       p.b += begin * p.b_stride;
       p.depth = end - begin;
-      product_group(p, height, width);
+      product_groups(p, height, 1, width);
     }
   }
 }
@@ -280,6 +315,7 @@ QKV_INLINE Product moved(Product p, std::int64_t row, std::int64_t column) {
 // are computed, the others are left alone.
 [[gnu::noinline]] static void product_by_columns(const Product& whole, std::int64_t rows,
                                                  std::int64_t vectors, Band band) {
+  if (is_everything(band)) return product_all(whole, rows, vectors);
   const std::int64_t most = smaller(vectors, kMaxVectors);
   const std::int64_t step = even_share(rows, rows_for(static_cast<int>(most)));
   for (std::int64_t m = 0; m < rows; m += step) {
@@ -290,7 +326,7 @@ QKV_INLINE Product moved(Product p, std::int64_t row, std::int64_t column) {
     if (begin >= end) continue;
     const std::int64_t group = even_share(end - begin, kMaxVectors);
     for (std::int64_t n = begin; n < end; n += group)
-      product_group(moved(whole, m, n * kLanes), height, smaller(group, end - n));
+      product_groups(moved(whole, m, n * kLanes), height, 1, smaller(group, end - n));
   }
 }
 
