@@ -1,6 +1,7 @@
 // What must hold beside the numbers: bits, memory, bounds, hidden data, explanations.
 #include <cstring>
 
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -171,13 +172,13 @@ TEST_P(AttentionProperties, padded_equals_ragged) {
         return heads_first ? x.select(0, b).narrow(1, 0, n).transpose(0, 1)
                            : x.select(0, b).narrow(0, 0, n);
       };
-      EXPECT_LE(relative_difference(rows(run.result.out), fused.result.out.narrow(0, first, n)),
+      EXPECT_LE(scaled_difference(rows(run.result.out), fused.result.out.narrow(0, first, n)),
                 1e-6);
-      EXPECT_LE(relative_difference(rows(run.gradients.dq), fused.views().dq.narrow(0, first, n)),
+      EXPECT_LE(scaled_difference(rows(run.gradients.dq), fused.views().dq.narrow(0, first, n)),
                 3e-6);
-      EXPECT_LE(relative_difference(rows(run.gradients.dk), fused.views().dk.narrow(0, first, n)),
+      EXPECT_LE(scaled_difference(rows(run.gradients.dk), fused.views().dk.narrow(0, first, n)),
                 3e-6);
-      EXPECT_LE(relative_difference(rows(run.gradients.dv), fused.views().dv.narrow(0, first, n)),
+      EXPECT_LE(scaled_difference(rows(run.gradients.dv), fused.views().dv.narrow(0, first, n)),
                 3e-6);
     }
   }
@@ -290,14 +291,15 @@ TEST_P(AttentionProperties, long_sequences_equal_the_reference) {
     for (const Mask& mask : {Mask(), Mask::causal(), Mask::causal() & Mask::window(300)}) {
       ops::AttentionOptions options;
       options.mask = mask;
+      SCOPED_TRACE(fmt::format("N {} S {} {}", n, s, mask.str()));
       const AttentionRun got = run_attention(input, options, dout);
       options.backend = ops::AttentionBackend::kNaive;
       const AttentionRun expected = run_attention(input, options, dout);
-      EXPECT_LE(relative_difference(got.result.out, expected.result.out), 2e-6);
-      EXPECT_LE(relative_difference(got.result.lse, expected.result.lse), 2e-6);
-      EXPECT_LE(relative_difference(got.gradients.dq, expected.gradients.dq), 5e-6);
-      EXPECT_LE(relative_difference(got.gradients.dk, expected.gradients.dk), 5e-6);
-      EXPECT_LE(relative_difference(got.gradients.dv, expected.gradients.dv), 5e-6);
+      EXPECT_LE(scaled_difference(got.result.out, expected.result.out), 2e-6);
+      EXPECT_LE(scaled_difference(got.result.lse, expected.result.lse), 2e-6);
+      EXPECT_LE(scaled_difference(got.gradients.dq, expected.gradients.dq), 5e-6);
+      EXPECT_LE(scaled_difference(got.gradients.dk, expected.gradients.dk), 5e-6);
+      EXPECT_LE(scaled_difference(got.gradients.dv, expected.gradients.dv), 5e-6);
     }
   }
 }
@@ -377,7 +379,7 @@ TEST(AttentionTypes, fp64_is_kept) {
   const Tensor qf = q.to(DType::kFloat32), kf = k.to(DType::kFloat32);
   const AttentionRun narrow = run_attention({qf, kf, kf}, {}, qf);
   EXPECT_EQ(narrow.result.lse.dtype(), DType::kFloat32);
-  const double difference = relative_difference(narrow.result.out, wide.result.out);
+  const double difference = scaled_difference(narrow.result.out, wide.result.out);
   EXPECT_LT(difference, 1e-5);
   EXPECT_GT(difference, 1e-9);  // else the fp64 path computed in fp32
 }
