@@ -11,7 +11,9 @@
 
 #include "base/cpu.h"
 #include "base/thread_pool.h"
+#include "kernels/versions.h"
 #include "terminal.h"
+#include "text/versions.h"
 #include "verbs.h"
 
 namespace qkv::inline v0 {
@@ -60,8 +62,28 @@ std::vector<std::pair<const char*, bool>> feature_list() {
           {"amx_int8", f.amx_int8}};
 }
 
+std::string compiler() {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#else
+  return "g++ " __VERSION__;
+#endif
+}
+
 std::string gib(std::int64_t bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+Json describe_libraries() {
+  Json out = Json::object();
+  out["oneDNN"] = kernels::onednn_version();
+  out["PCRE2"] = text::pcre2_version();
+  out["utf8proc"] = text::utf8proc_version();
+  out["Unicode"] = text::unicode_version();
+  out["fmt"] =
+      fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100);
+  out["compiler"] = compiler();
+  return out;
 }
 
 Json describe_machine() {
@@ -84,12 +106,16 @@ Json describe_machine() {
   out["memory_available_bytes"] = meminfo("MemAvailable");
   const std::int64_t limit = cgroup_memory_limit();
   out["memory_limit_bytes"] = limit > 0 ? Json(limit) : Json();
+  out["libraries"] = describe_libraries();
   return out;
 }
 
 void print_machine(const Json& m) {
   std::string features;
   for (const Json& feature : m.at("features").as_array()) features += " " + feature.as_string();
+  std::string libraries;
+  for (const auto& [name, version] : m.at("libraries").as_object())
+    libraries += fmt::format("{}{} {}", libraries.empty() ? "" : ", ", name, version.as_string());
   const Json& limit = m.at("memory_limit_bytes");
   print_line(fmt::format("qkv        {}", m.at("version").as_string()));
   print_line(fmt::format("processor  {}", m.at("processor").as_string()));
@@ -100,6 +126,7 @@ void print_machine(const Json& m) {
       fmt::format("memory     {}, {} available, {}", gib(m.at("memory_bytes").as_int()),
                   gib(m.at("memory_available_bytes").as_int()),
                   limit.is_null() ? "no cgroup limit" : "cgroup limit " + gib(limit.as_int())));
+  print_line(fmt::format("libraries  {}", libraries));
 }
 
 int run_info(const Globals& globals) {
