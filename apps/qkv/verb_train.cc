@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "bench/probe.h"
 #include "terminal.h"
 #include "train/trainer.h"
 #include "verbs.h"
@@ -83,6 +84,7 @@ int run_train(const TrainOptions& options, const Globals& globals) {
                             clock_text(p.seconds_left)));
   };
   hooks.stop = [](std::int64_t) { return noted_signal() != 0; };
+  hooks.peak_flops = [] { return bench::MultiplyAddProbe().best(); };
   note_signals();
   const train::TrainOutcome outcome =
       train::train_classifier(config, folder, options.resume, hooks);

@@ -1,5 +1,6 @@
 #include "train/batches.h"
 
+#include "base/check.h"
 #include "base/random.h"
 #include "train/data.h"
 
@@ -19,7 +20,11 @@ std::vector<std::vector<std::int64_t>> BatchStream::plan(std::int64_t epoch) con
 }
 
 void BatchStream::seek(std::int64_t epoch, std::int64_t batch) {
+  require<ArgumentError>(epoch >= 0 && batch >= 0, "batches",
+                         "expected an epoch and a batch from 0, got {} and {}", epoch, batch);
   if (epoch != epoch_) plan_ = plan(epoch);
+  require<ArgumentError>(batch <= size(), "batches",
+                         "expected at most batch {} of epoch {}, got {}", size(), epoch, batch);
   epoch_ = epoch;
   batch_ = batch;
 }

@@ -254,6 +254,21 @@ TEST(TrainProgram, more_threads_than_cores_work_with_a_warning) {
   EXPECT_TRUE(has(run.err, "64 threads")) << run.err;
 }
 
+TEST(TrainProgram, shows_a_progress_line_on_a_terminal_only) {
+  if (!have_program("script")) GTEST_SKIP() << "needs script of bsdutils, to have a terminal";
+  const TinyTask task;
+  const std::string command = std::string(QKV_BINARY_DIR) + "/qkv train " +
+                              (task.folder / "tiny.toml").string() +
+                              " --set train.epochs=10 --out ";
+  const auto on_terminal = [&](const std::string& rest) {
+    return run_program({"script", "-qec", command + (task.folder / rest).string(), "/dev/null"})
+        .out;
+  };
+  const std::string loud = on_terminal("loud"), quiet = on_terminal("quiet -q");
+  EXPECT_TRUE(has(loud, "tokens/s") && has(loud, " left")) << loud;
+  EXPECT_FALSE(has(quiet, "tokens/s")) << quiet;
+}
+
 TEST(EvalProgram, prints_one_line_per_metric_and_accuracy_last) {
   const TempFolder folder;
   const fs::path data = folder.write("测试 data.csv", tiny_table(30, 3000));

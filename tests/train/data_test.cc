@@ -146,6 +146,18 @@ TEST(BatchStream, b85_goes_on_from_any_cursor) {
   }
 }
 
+TEST(BatchStream, cursors_outside_are_refused) {
+  std::vector<Sample> samples(4);
+  for (Sample& sample : samples) sample.ids.assign(3, 0);
+  BatchStream stream(samples, 6, 1);
+  EXPECT_THROW(stream.seek(0, 3), ArgumentError);
+  EXPECT_THROW(stream.seek(0, -1), ArgumentError);
+  EXPECT_THROW(stream.seek(-1, 0), ArgumentError);
+  stream.seek(0, 2);  // one past the last
+  EXPECT_EQ(stream.next().size(), 2u);
+  EXPECT_EQ(stream.epoch(), 1);
+}
+
 TEST(BatchStream, every_epoch_has_every_sample_once_in_another_order) {
   std::vector<Sample> samples(40);
   for (Sample& sample : samples) sample.ids.assign(3, 0);
