@@ -19,34 +19,13 @@ namespace {
 
 struct BenchOptions {
   std::vector<std::string> names;
-  std::string out, shapes, config, export_folder;
+  std::string out, shapes, config, export_folder, plot;
   std::vector<std::string> overrides;
   bool quick = false, turns = false;
 };
 
-void print_peaks(const Globals& globals) {
-  const double multiply_adds = bench::MultiplyAddProbe().best() / 1e9;
-  const double exponentials = bench::ExponentialProbe().best() / 1e9;
-  constexpr std::int64_t kCache = 1 << 17, kMemory = 1 << 26;  // floats: 512 KiB and 256 MiB
-  const double cache = bench::BandwidthProbe({1, 0, 0}, kCache).best() / 1e9;
-  const double memory = bench::BandwidthProbe({1, 0, 0}, kMemory).best() / 1e9;
-  const double copy = bench::BandwidthProbe({1, 0, 1}, kMemory / 2).best() / 1e9;
-  if (globals.json) {
-    Json out = bench::machine_json();
-    out["name"] = "peaks";
-    out["multiply_add_gflops"] = multiply_adds;
-    out["exp_per_second"] = exponentials * 1e9;
-    out["read_cache_gb_per_second"] = cache;
-    out["read_memory_gb_per_second"] = memory;
-    out["copy_memory_gb_per_second"] = copy;
-    print_json(out);
-    return;
-  }
-  print_line(
-      fmt::format("peaks now: {:.0f} GFLOP/s fp32 multiply-add, {:.1f} Gexp/s, {:.0f} GB/s read of "
-                  "512 KiB, {:.1f} GB/s read and "
-                  "{:.1f} GB/s copy of 256 MiB",
-                  multiply_adds, exponentials, cache, memory, copy));
+void print_record(const bench::Record& record, const Globals& globals) {
+  globals.json ? print_json(record.to_json()) : print_line(bench::table_line(record));
 }
 
 void write_results(const std::string& folder, const bench::Suite& suite,
@@ -71,17 +50,18 @@ int run_suites(const BenchOptions& options, const Globals& globals) {
   suite_options.shapes = options.shapes;
   suite_options.seed = globals.seed.value_or(0);
   const bench::BenchLock lock;
-  if (options.shapes.empty()) print_peaks(globals);
+  const bool tables = !globals.json;
+  if (options.shapes.empty()) {
+    if (tables) print_line(bench::table_head());
+    for (const bench::Record& record : bench::peak_records(options.quick))
+      print_record(record, globals);
+  }
   for (const bench::Suite* suite : chosen) {
-    if (!globals.json) print_line("\n" + bench::table_head());
+    if (tables) print_line("\n" + bench::table_head());
     std::vector<bench::Record> records;
     suite->run(suite_options, [&](const bench::Record& record) {
       records.push_back(record);
-      if (globals.json) {
-        print_json(record.to_json());
-      } else {
-        print_line(bench::table_line(record));
-      }
+      print_record(record, globals);
     });
     if (!options.out.empty()) write_results(options.out, *suite, records);
   }
@@ -105,7 +85,20 @@ int run_turns(const BenchOptions& options) {
   return 0;
 }
 
+// Draws the results of another program: FILE.json has the data under "plot", FILE.svg goes to
+// --out.
+int run_plot(const BenchOptions& options) {
+  require<ArgumentError>(!options.out.empty(), "arguments", "expected --out with --plot");
+  const std::filesystem::path source(options.plot);
+  const Json results = Json::parse(read_file(source), source.string());
+  const std::string name = source.stem().string() + ".svg";
+  write_file_atomic(std::filesystem::path(options.out) / name,
+                    bench::bar_plot_of(results.at("plot")));
+  return 0;
+}
+
 int run_bench(const BenchOptions& options, const Globals& globals) {
+  if (!options.plot.empty()) return run_plot(options);
   if (options.config.empty() && options.export_folder.empty()) {
     require<ArgumentError>(!options.turns && options.overrides.empty(), "arguments",
                            "--turns and --set need --config and --export");
@@ -129,6 +122,7 @@ void add_bench(CLI::App& app, Globals& globals) {
   verb->add_flag("--quick", options->quick, "few shapes and short runs, to see that it works");
   verb->add_option("--shapes", options->shapes,
                    "attention: JSON list of shapes (see docs/benchmarks.md)");
+  verb->add_option("--plot", options->plot, "draws the results that bench/compare_*.py wrote");
   verb->add_option("--config", options->config, "train: a training configuration, with --export");
   verb->add_option("--set", options->overrides,
                    "train: overrides of the configuration, section.key=value");

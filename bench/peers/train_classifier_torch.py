@@ -49,9 +49,10 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int, hidden: int, dropout: float, kind: str):
+    def __init__(self, args: argparse.Namespace):
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        width, heads, hidden, dropout, kind, eps = args.width, args.heads, args.hidden, args.dropout, args.attention, args.norm_eps
+        self.norm1, self.norm2 = nn.LayerNorm(width, eps=eps), nn.LayerNorm(width, eps=eps)
         self.attention = Attention(width, heads, dropout, kind)
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
         self.dropout = dropout
@@ -67,8 +68,8 @@ class Classifier(nn.Module):
         super().__init__()
         width = args.width
         self.tokens, self.positions = nn.Embedding(vocab, width), nn.Embedding(args.max_positions, width)
-        self.blocks = nn.ModuleList(Block(width, args.heads, args.hidden, args.dropout, args.attention) for _ in range(args.layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, labels)
+        self.blocks = nn.ModuleList(Block(args) for _ in range(args.layers))
+        self.norm, self.head = nn.LayerNorm(width, eps=args.norm_eps), nn.Linear(width, labels)
         self.dropout = args.dropout
         for name, p in self.blocks.named_parameters():
             if p.dim() > 1:
@@ -108,19 +109,21 @@ class Trainer:
             rng = np.random.default_rng(args.seed)
             for _ in range(args.epochs):
                 data.batches += classifier_data.plan_epoch(data.train.lengths(), args.batch_tokens, rng)
-        self.total = args.schedule_steps or len(data.batches)
+        self.total = args.total_steps or len(data.batches)
+        self.warmup = args.warmup_steps if args.warmup_steps >= 0 else round(args.warmup * self.total)
         decay = [p for n, p in self.model.named_parameters() if p.dim() > 1 and "tokens" not in n and "positions" not in n]
         rest = [p for n, p in self.model.named_parameters() if not (p.dim() > 1 and "tokens" not in n and "positions" not in n)]
         self.optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": args.weight_decay}, {"params": rest, "weight_decay": 0.0}],
-                                           lr=args.learning_rate, betas=(0.9, args.beta2), eps=1e-8, fused=True)
+                                           lr=args.learning_rate, betas=(args.beta1, args.beta2), eps=args.eps, fused=True)
         self.forward = torch.compile(self.model, dynamic=True) if args.compile else self.model
         self.step_number = 0
 
-    def rate(self, step: int) -> float:
-        warmup = max(1, int(self.args.warmup * self.total))
-        if step < warmup:
-            return (step + 1) / warmup
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, self.total - warmup))))
+    def rate(self, update: int) -> float:
+        """Share of the peak rate at an update, numbered from 1: linear warm-up, then a cosine to 0 (src/train/schedule.h)."""
+        if update <= self.warmup:
+            return update / self.warmup
+        t = update if self.warmup else update - 1
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (t - self.warmup) / max(1, self.total - self.warmup))))
 
     def run(self, steps: int) -> dict:
         """Trains `steps` steps; the clock runs over the steps alone, not over padding the batches."""
@@ -132,7 +135,7 @@ class Trainer:
         start = time.perf_counter()
         for ids, mask, weight, labels, _ in batches:
             for group in self.optimizer.param_groups:
-                group["lr"] = self.args.learning_rate * self.rate(self.step_number)
+                group["lr"] = self.args.learning_rate * self.rate(self.step_number + 1)
             loss = F.cross_entropy(self.forward(ids, mask, weight), labels, label_smoothing=self.args.label_smoothing)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, self.args.clip_norm, foreach=True)
@@ -193,13 +196,16 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--turns", action="store_true", help="read numbers of steps on stdin, answer each with one JSON line")
     parser.add_argument("--steps", type=int, help="stop after so many steps (default: all epochs)")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--schedule-steps", type=int, help="length of the rate's schedule (default: the steps of the plan)")
-    for name, default in dict(batch_tokens=2048, layers=4, width=256, heads=8, hidden=1024, max_positions=512).items():
+    for name, default in dict(batch_tokens=2048, layers=4, width=256, heads=8, hidden=1024, max_positions=512, warmup_steps=-1,
+                              total_steps=0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
     for name, default in dict(dropout=0.2, label_smoothing=0.1, learning_rate=1e-3, warmup=0.1, weight_decay=0.05, clip_norm=1.0,
-                              beta2=0.999).items():
+                              beta1=0.9, beta2=0.999, eps=1e-8, norm_eps=1e-5).items():
         parser.add_argument("--" + name.replace("_", "-"), type=float, default=default)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.export:  # the recipe of the engine's run wins
+        vars(args).update(json.loads((args.export / "recipe.json").read_text()))
+    return args
 
 
 def main() -> None:

@@ -51,6 +51,40 @@ const Suite& find_suite(std::string_view name) {
   fail<ArgumentError>("bench", "expected one of {}, got '{}'", known, name);
 }
 
+std::vector<Record> peak_records(bool quick) {
+  std::vector<Record> records;
+  const auto add = [&](std::string name, const char* unit, double work, Probe& probe) {
+    Record r;
+    r.name = std::move(name);
+    r.work = work;
+    r.seconds = work / probe.best();
+    r.unit = unit;
+    r.peak_share = 1;
+    records.push_back(std::move(r));
+  };
+  MultiplyAddProbe multiply_adds;
+  add("peak/multiply-add", "GFLOP/s", 1e9, multiply_adds);
+  ExponentialProbe exponentials;
+  add("peak/exp", "Gexp/s", 1e9, exponentials);
+  struct Pass {
+    const char* name;
+    Traffic traffic;
+    std::int64_t bytes;  // of all arrays
+    bool large;
+  };
+  constexpr std::int64_t kKiB = 1024, kMiB = 1024 * kKiB;
+  for (const Pass& pass : {Pass{"read 512 KiB", {1, 0, 0}, 512 * kKiB, false},
+                           Pass{"copy 512 KiB", {1, 0, 1}, 512 * kKiB, false},
+                           Pass{"read 256 MiB", {1, 0, 0}, 256 * kMiB, true},
+                           Pass{"write 256 MiB", {0, 0, 1}, 256 * kMiB, true},
+                           Pass{"copy 256 MiB", {1, 0, 1}, 256 * kMiB, true}}) {
+    if (quick && pass.large) continue;
+    BandwidthProbe probe(pass.traffic, pass.bytes / 4 / pass.traffic.arrays());
+    add(fmt::format("peak/{}", pass.name), "GB/s", static_cast<double>(pass.bytes), probe);
+  }
+  return records;
+}
+
 std::vector<std::int64_t> text_lengths(std::int64_t count, double mean, std::uint64_t seed) {
   constexpr double kDeviation = 0.5;
   Random random(seed, hash_text("text lengths"));
@@ -113,6 +147,29 @@ std::string suite_plot(const Suite& suite, std::span<const Record> records) {
     series[place->second].y.push_back(value(r));
   }
   return line_plot(series, options);
+}
+
+std::string bar_plot_of(const Json& plot) {
+  const auto text = [&](const char* key) {
+    const Json* value = plot.find(key);
+    return value != nullptr ? value->as_string() : std::string();
+  };
+  PlotOptions options;
+  options.title = plot.at("title").as_string();
+  options.subtitle = text("subtitle");
+  options.y_label = text("y_label");
+  if (const Json* references = plot.find("references")) {
+    for (const Json& r : references->as_array())
+      options.references.push_back({r.at("name").as_string(), r.at("y").as_double()});
+  }
+  std::vector<std::string> categories;
+  for (const Json& name : plot.at("categories").as_array()) categories.push_back(name.as_string());
+  std::vector<PlotSeries> series;
+  for (const Json& item : plot.at("series").as_array()) {
+    series.push_back({item.at("name").as_string(), {}, {}});
+    for (const Json& y : item.at("y").as_array()) series.back().y.push_back(y.as_double());
+  }
+  return bar_plot(categories, series, options);
 }
 
 Json machine_json() {

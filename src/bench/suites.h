@@ -40,6 +40,11 @@ void run_elementwise(const SuiteOptions& options, const Emit& emit);
 void run_encode(const SuiteOptions& options, const Emit& emit);
 void run_train(const SuiteOptions& options, const Emit& emit);
 
+// The machine's limits right now: multiply-adds, e^x, and passes over memory in and out of the
+// caches. `seconds` is what the probe's work takes at that rate. quick: without those that need
+// much memory.
+std::vector<Record> peak_records(bool quick);
+
 // Lengths of texts as they come in practice: `count` of them around `mean` tokens (log-normal,
 // deviation 0.5), each in [2, 12 mean]. A pure function of its arguments.
 std::vector<std::int64_t> text_lengths(std::int64_t count, double mean, std::uint64_t seed);
@@ -61,5 +66,9 @@ class BenchLock {
 std::string suite_plot(const Suite& suite, std::span<const Record> records);
 Json suite_json(const Suite& suite, std::span<const Record> records);
 Json machine_json();
+// Bars of {"title", "subtitle", "y_label", "categories": [...], "series": [{"name", "y": [...]}],
+// "references":
+// [{"name", "y"}]}, as bench/compare_*.py writes them. DataError for another form.
+std::string bar_plot_of(const Json& plot);
 
 }  // namespace qkv::inline v0::bench

@@ -174,3 +174,9 @@ TEST(Plot, bad_input_is_refused) {
   EXPECT_THROW(line_plot({{"a", {1}, {0}}}, {.log_y = true}), ArgumentError);
   EXPECT_THROW(bar_plot({"x"}, {{"a", {}, {1, 2}}}, {}), ArgumentError);
 }
+
+TEST(Plot, results_of_other_programs_are_drawn_or_refused) {
+  expect_sound(bar_plot_of(Json::parse(
+      R"({"title": "t", "categories": ["a"], "series": [{"name": "s", "y": [2]}], "references": [{"name": "one", "y": 1}]})")));
+  EXPECT_THROW(bar_plot_of(Json::parse(R"({"title": "t", "categories": ["a"]})")), DataError);
+}
