@@ -54,11 +54,12 @@ def run_turns(sides: list[Turns], args: argparse.Namespace, total: int) -> dict[
     return answers
 
 
-def loss_difference(a: list[dict], b: list[dict], window: int = 20) -> float:
-    """Largest relative difference of the two loss curves, averaged over windows of steps (dropout draws differ)."""
+def loss_difference(a: list[dict], b: list[dict]) -> float:
+    """Largest relative difference of the two loss curves, averaged over windows of 20 steps (dropout draws differ)."""
     curves = [[loss for answer in side for loss in answer["losses"]] for side in (a, b)]
+    window = min(20, len(curves[0]))
     means = [[statistics.fmean(c[i:i + window]) for i in range(0, len(c) - window + 1, window)] for c in curves]
-    return max((abs(x - y) / y for x, y in zip(*means)), default=float("nan"))
+    return max(abs(x - y) / y for x, y in zip(*means))
 
 
 def summarise(task: str, answers: dict[str, list[dict]], accuracies: dict[str, float]) -> dict:
