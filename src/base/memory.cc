@@ -23,9 +23,23 @@ std::size_t size_class(std::size_t bytes) {
   return (wanted + step - 1) / step * step;
 }
 
+// In front of each block; as wide as the alignment.
+struct alignas(kAlign) Header {
+  std::size_t size = 0;  // of the block behind it
+};
+Header* header_of(void* block) { return static_cast<Header*>(block) - 1; }
+
+void* new_block(std::size_t size) {
+  void* memory = std::aligned_alloc(kAlign, size + sizeof(Header));
+  if (memory == nullptr) return nullptr;
+  return new (memory) Header{size} + 1;
+}
+
+void delete_block(void* block) { std::free(header_of(block)); }
+
 struct Allocator {
   std::mutex mutex;
-  std::map<std::size_t, std::vector<void*>> cached;
+  std::map<std::size_t, std::vector<void*>> cached;  // by size; no empty lists
   std::array<MemoryUse, kMemoryKinds> kinds;
   MemoryUse total;
 };
@@ -38,6 +52,17 @@ void poison([[maybe_unused]] void* block, [[maybe_unused]] std::size_t bytes) {
 #ifndef NDEBUG
   std::memset(block, 0xFF, bytes);  // NaN in every floating type
 #endif
+}
+
+// A cached block of this size or up to a quarter more: batches whose number of tokens varies from
+// step to step then share their blocks instead of keeping a set per size. Null if there is none.
+void* take_cached(Allocator& a, std::size_t size) {
+  const auto it = a.cached.lower_bound(size);
+  if (it == a.cached.end() || it->first > size + size / 4) return nullptr;
+  void* block = it->second.back();
+  it->second.pop_back();
+  if (it->second.empty()) a.cached.erase(it);
+  return block;
 }
 
 thread_local MemoryKind t_kind = MemoryKind::kOther;
@@ -73,16 +98,13 @@ void* allocate_bytes(std::size_t bytes, MemoryKind kind) {
       use->live += size;
       use->peak = std::max(use->peak, use->live);
     }
-    if (auto it = a.cached.find(size); it != a.cached.end() && !it->second.empty()) {
-      block = it->second.back();
-      it->second.pop_back();
-    }
+    block = take_cached(a, size);
   }
   if (block == nullptr) {
-    block = std::aligned_alloc(kAlign, size);
+    block = new_block(size);
     if (block == nullptr) {
       release_cached_memory();
-      block = std::aligned_alloc(kAlign, size);
+      block = new_block(size);
     }
     if (block == nullptr) {
       const std::lock_guard lock(a.mutex);
@@ -103,9 +125,10 @@ void free_bytes(void* block, std::size_t bytes, MemoryKind kind) noexcept {
   a.kinds[static_cast<std::size_t>(kind)].live -= size;
   a.total.live -= size;
   try {
-    a.cached[size].push_back(block);
+    a.cached[header_of(block)->size].push_back(block);
   } catch (const std::bad_alloc&) {
-    std::free(block);
+    std::erase_if(a.cached, [](const auto& list) { return list.second.empty(); });
+    delete_block(block);
   }
 }
 
@@ -132,7 +155,7 @@ void release_cached_memory() {
   Allocator& a = allocator();
   const std::lock_guard lock(a.mutex);
   for (auto& [size, blocks] : a.cached) {
-    for (void* block : blocks) std::free(block);
+    for (void* block : blocks) delete_block(block);
   }
   a.cached.clear();
 }

@@ -49,6 +49,21 @@ TEST(Memory, freed_blocks_are_used_again) {
   release_cached_memory();
 }
 
+TEST(Memory, blocks_serve_sizes_that_are_a_little_smaller) {
+  constexpr std::size_t kBytes = 10'000'000;
+  void* large = allocate_bytes(kBytes, MemoryKind::kOther);
+  free_bytes(large, kBytes, MemoryKind::kOther);
+  void* near = allocate_bytes(kBytes * 85 / 100, MemoryKind::kOther);
+  EXPECT_EQ(near, large);
+  free_bytes(near, kBytes * 85 / 100, MemoryKind::kOther);
+  void* small = allocate_bytes(kBytes / 2, MemoryKind::kOther);
+  EXPECT_NE(small, large);  // that would waste half of it
+  void* again = allocate_bytes(kBytes, MemoryKind::kOther);
+  EXPECT_EQ(again, large);
+  free_bytes(small, kBytes / 2, MemoryKind::kOther);
+  free_bytes(again, kBytes, MemoryKind::kOther);
+}
+
 TEST(Memory, too_much_is_an_exception_and_leaves_the_account_right) {
   const std::size_t before = memory_use().live;
   EXPECT_THROW(allocate_bytes(std::numeric_limits<std::size_t>::max() / 4, MemoryKind::kOther),
