@@ -11,6 +11,7 @@
 
 #include "base/cpu.h"
 #include "base/thread_pool.h"
+#include "bench/probe.h"
 #include "kernels/versions.h"
 #include "terminal.h"
 #include "text/versions.h"
@@ -18,6 +19,8 @@
 
 namespace qkv::inline v0 {
 namespace {
+
+constexpr std::int64_t kProbeBytes = std::int64_t{64} << 20;
 
 // A figure of /proc/meminfo in bytes; 0 if it is not there.
 std::int64_t meminfo(const std::string& key) {
@@ -86,6 +89,18 @@ Json describe_libraries() {
   return out;
 }
 
+// What the machine gives now, on all threads: fp32 multiply-adds in registers, and reading an array
+// of kProbeBytes. Some 0.2 s.
+Json measure_peaks() {
+  bench::MultiplyAddProbe multiply_add;
+  bench::BandwidthProbe read({.reads = 1}, kProbeBytes / 4);
+  Json out = Json::object();
+  out["gflops"] = multiply_add.best() / 1e9;
+  out["read_gigabytes_per_second"] = read.best() / 1e9;
+  out["read_array_bytes"] = kProbeBytes;
+  return out;
+}
+
 Json describe_machine() {
   const CpuBudget budget = cpu_budget();
   Json features = Json::array();
@@ -107,6 +122,7 @@ Json describe_machine() {
   const std::int64_t limit = cgroup_memory_limit();
   out["memory_limit_bytes"] = limit > 0 ? Json(limit) : Json();
   out["libraries"] = describe_libraries();
+  out["peaks"] = measure_peaks();
   return out;
 }
 
@@ -127,6 +143,11 @@ void print_machine(const Json& m) {
                   gib(m.at("memory_available_bytes").as_int()),
                   limit.is_null() ? "no cgroup limit" : "cgroup limit " + gib(limit.as_int())));
   print_line(fmt::format("libraries  {}", libraries));
+  const Json& peaks = m.at("peaks");
+  print_line(fmt::format(
+      "peak       {:.0f} GFLOP/s of fp32 multiply-adds, {:.0f} GB/s reading {} MiB, measured now",
+      peaks.at("gflops").as_double(), peaks.at("read_gigabytes_per_second").as_double(),
+      kProbeBytes >> 20));
 }
 
 int run_info(const Globals& globals) {

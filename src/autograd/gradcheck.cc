@@ -18,7 +18,7 @@ double project(const Tensor& output, const Tensor& weights) {
 }
 
 Tensor random_projection(const Shape& shape, std::uint64_t seed) {
-  const Tensor weights = Tensor::empty(shape, DType::kFloat64);
+  Tensor weights = Tensor::empty(shape, DType::kFloat64);
   Random random(seed);
   for (std::int64_t i = 0; i < weights.numel(); ++i)
     weights.data<double>()[i] = 2 * random.uniform() - 1;
@@ -42,7 +42,7 @@ GradcheckReport check_gradients(const std::vector<NamedVar>& inputs, FunctionRef
   Context context;
   context.tape = &tape;
   const Var output = f(context);
-  const Tensor weights = random_projection(output.value().shape(), options.seed);
+  Tensor weights = random_projection(output.value().shape(), options.seed);
   tape.backward(output, weights);
 
   const auto loss = [&] {
