@@ -1,6 +1,7 @@
 // qkv info: the machine, and what qkv uses of it and why.
 #include <CLI/CLI.hpp>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,7 +102,7 @@ Json measure_peaks() {
   return out;
 }
 
-Json describe_machine() {
+Json describe_machine(bool measure) {
   const CpuBudget budget = cpu_budget();
   Json features = Json::array();
   for (const auto& [name, present] : feature_list()) {
@@ -122,7 +123,7 @@ Json describe_machine() {
   const std::int64_t limit = cgroup_memory_limit();
   out["memory_limit_bytes"] = limit > 0 ? Json(limit) : Json();
   out["libraries"] = describe_libraries();
-  out["peaks"] = measure_peaks();
+  if (measure) out["peaks"] = measure_peaks();
   return out;
 }
 
@@ -143,15 +144,16 @@ void print_machine(const Json& m) {
                   gib(m.at("memory_available_bytes").as_int()),
                   limit.is_null() ? "no cgroup limit" : "cgroup limit " + gib(limit.as_int())));
   print_line(fmt::format("libraries  {}", libraries));
-  const Json& peaks = m.at("peaks");
+  const Json* peaks = m.find("peaks");
+  if (peaks == nullptr) return;
   print_line(fmt::format(
       "peak       {:.0f} GFLOP/s of fp32 multiply-adds, {:.0f} GB/s reading {} MiB, measured now",
-      peaks.at("gflops").as_double(), peaks.at("read_gigabytes_per_second").as_double(),
+      peaks->at("gflops").as_double(), peaks->at("read_gigabytes_per_second").as_double(),
       kProbeBytes >> 20));
 }
 
-int run_info(const Globals& globals) {
-  const Json machine = describe_machine();
+int run_info(bool measure, const Globals& globals) {
+  const Json machine = describe_machine(measure);
   if (globals.json) {
     print_json(machine);
   } else {
@@ -164,8 +166,12 @@ int run_info(const Globals& globals) {
 
 void add_info(CLI::App& app, Globals& globals) {
   CLI::App* verb = app.add_subcommand("info", "shows the machine and what qkv uses of it");
+  auto skip_peak = std::make_shared<bool>(false);
+  verb->add_flag("--no-peak", *skip_peak, "leaves out the measured peaks, which take some 0.2 s");
   verb->footer("Examples:\n  qkv info\n  QKV_MAX_ISA=avx2 qkv info --json");
-  verb->callback([&globals] { globals.run = [&globals] { return run_info(globals); }; });
+  verb->callback([skip_peak, &globals] {
+    globals.run = [skip_peak, &globals] { return run_info(!*skip_peak, globals); };
+  });
 }
 
 }  // namespace qkv::inline v0

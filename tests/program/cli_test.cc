@@ -45,13 +45,27 @@ TEST(Program, no_verb_and_unknown_options_are_refused) {
 }
 
 TEST(Program, threads_flag_wins_over_the_environment) {
-  const Finished flag =
-      run_qkv({"info", "--json", "--threads", "1"}, {.environment = {"QKV_NUM_THREADS=2"}});
+  const Finished flag = run_qkv({"info", "--no-peak", "--json", "--threads", "1"},
+                                {.environment = {"QKV_NUM_THREADS=2"}});
   EXPECT_EQ(Json::parse(flag.out).at("threads").as_int(), 1);
-  const Finished environment = run_qkv({"info", "--json"}, {.environment = {"QKV_NUM_THREADS=1"}});
+  const Finished environment =
+      run_qkv({"info", "--no-peak", "--json"}, {.environment = {"QKV_NUM_THREADS=1"}});
   EXPECT_EQ(Json::parse(environment.out).at("threads").as_int(), 1);
   EXPECT_TRUE(
       has(Json::parse(environment.out).at("threads_reason").as_string(), "QKV_NUM_THREADS"));
+}
+
+TEST(Program, info_says_what_is_in_use_and_why) {
+  const Finished run = run_qkv({"info", "--json"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const Json info = Json::parse(run.out);
+  for (const char* key : {"processor", "isa_reason", "threads_reason"})
+    EXPECT_FALSE(info.at(key).as_string().empty()) << key;
+  EXPECT_GT(info.at("memory_bytes").as_int(), 1 << 20);
+  EXPECT_GT(info.at("peaks").at("gflops").as_double(), 0);
+  EXPECT_GT(info.at("peaks").at("read_gigabytes_per_second").as_double(), 0);
+  EXPECT_TRUE(info.at("libraries").contains("oneDNN"));
+  EXPECT_TRUE(has(run_qkv({"info"}).out, "measured now"));
 }
 
 TEST(Program, zero_threads_are_refused) {
@@ -66,7 +80,7 @@ TEST(Program, zero_threads_are_refused) {
 }
 
 TEST(Program, more_threads_than_cores_are_allowed_with_a_warning) {
-  const Finished run = run_qkv({"--threads", "1024", "info", "--json"});
+  const Finished run = run_qkv({"--threads", "1024", "info", "--no-peak", "--json"});
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(Json::parse(run.out).at("threads").as_int(), 1024);
   EXPECT_TRUE(has(run.err, "warning: 1024 threads on")) << run.err;
@@ -80,14 +94,14 @@ TEST(Program, unknown_instruction_set_is_refused) {
 
 TEST(Program, full_disk_behind_stdout_is_an_error) {
   const Finished run =
-      run_program({"sh", "-c", "exec \"$0\" info > /dev/full", QKV_BINARY_DIR "/qkv"});
+      run_program({"sh", "-c", "exec \"$0\" info --no-peak > /dev/full", QKV_BINARY_DIR "/qkv"});
   EXPECT_EQ(run.status, 1);
   EXPECT_TRUE(has(run.err, "[stdout]")) << run.err;
 }
 
 TEST(Program, closed_stdout_is_quiet) {
   const Finished run =
-      run_program({"bash", "-c", "(sleep 0.2; \"$0\" info; echo \"left $?\" >&2) | true",
+      run_program({"bash", "-c", "(sleep 0.2; \"$0\" info --no-peak; echo \"left $?\" >&2) | true",
                    QKV_BINARY_DIR "/qkv"});
   EXPECT_EQ(run.err, "left 0\n");
 }

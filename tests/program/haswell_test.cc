@@ -27,14 +27,14 @@ Finished run_emulated(const std::string& cpu, std::vector<std::string> arguments
 
 TEST(Emulated, haswell_uses_avx2) {
   SKIP_WITHOUT_QEMU();
-  const Finished run = run_emulated("Haswell", {"info", "--json"});
+  const Finished run = run_emulated("Haswell", {"info", "--no-peak", "--json"});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(Json::parse(run.out).at("isa").as_string(), "avx2");
 }
 
 TEST(Emulated, processor_without_avx_uses_plain_code) {
   SKIP_WITHOUT_QEMU();
-  const Finished run = run_emulated("Nehalem", {"info", "--json"});
+  const Finished run = run_emulated("Nehalem", {"info", "--no-peak", "--json"});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(Json::parse(run.out).at("isa").as_string(), "generic");
 }
