@@ -2,49 +2,10 @@
 // are computed again from lse.
 #pragma once
 
+#include "kernels/simd/attention_buffers.h"
 #include "kernels/simd/attention_forward.h"
 
 namespace qkv::inline v0::kernels::QKV_ISA {
-
-struct BackwardBuffers {
-  float *q, *dout;     // [D][tile], [Dv][tile] of every query tile, transposed and times scale
-                       // log2(e), and times scale
-  float *lse, *delta;  // of every query; lse in the log2 domain, 0 for -inf; delta times scale
-  float *weights, *dropped;   // [kBackwardKeys][tile]: p, and p after dropout
-  float* score_gradients;     // [kBackwardKeys][tile]: scale dp, then scale ds
-  float* bias;                // [kBackwardKeys][tile]
-  float *k_rows, *v_rows;     // [kBackwardKeys][width]
-  float *q_rows, *dout_rows;  // [N][width]
-  float *dk, *dv;             // [kBackwardKeys][width]
-  float* dq;                  // [N][width]
-  // A head of one tile works on the caller's rows. Else rows are copied close together in whole
-  // registers, and sums over tiles are kept likewise.
-  bool in_place;
-};
-QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
-  const std::int64_t tile = h.tile, padded = round_up(h.queries, tile);
-  const std::int64_t head_width = round_up(h.head_size, kLanes);
-  const std::int64_t value_width = round_up(h.value_size, kLanes);
-  BackwardBuffers b;
-  b.in_place = head_width == h.head_size && value_width == h.value_size && h.queries <= tile &&
-               h.keys <= kBackwardKeys;
-  b.q = h.scratch;
-  b.dout = b.q + padded * h.head_size;
-  b.lse = b.dout + padded * h.value_size;
-  b.delta = b.lse + padded;
-  b.weights = b.delta + padded;
-  b.dropped = b.weights + kBackwardKeys * tile;
-  b.score_gradients = b.dropped + kBackwardKeys * tile;
-  b.bias = b.score_gradients + kBackwardKeys * tile;
-  b.k_rows = b.bias + kBackwardKeys * tile;
-  b.v_rows = b.k_rows + kBackwardKeys * head_width;
-  b.q_rows = b.v_rows + kBackwardKeys * value_width;
-  b.dout_rows = b.q_rows + padded * head_width;
-  b.dk = b.dout_rows + padded * value_width;
-  b.dv = b.dk + kBackwardKeys * head_width;
-  b.dq = b.dv + kBackwardKeys * value_width;
-  return b;
-}
 
 // Transposes q and dout of every tile, and prepares lse and (if asked) delta = dout . out. The
 // scale of ds is carried by the transposed dout and by delta.
