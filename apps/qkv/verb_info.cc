@@ -81,7 +81,6 @@ std::string gib(std::int64_t bytes) {
 Json describe_libraries() {
   Json out = Json::object();
   out["oneDNN"] = kernels::onednn_version();
-  out["PCRE2"] = text::pcre2_version();
   out["utf8proc"] = text::utf8proc_version();
   out["Unicode"] = text::unicode_version();
   out["fmt"] =

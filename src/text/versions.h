@@ -5,7 +5,6 @@
 
 namespace qkv::inline v0::text {
 
-std::string pcre2_version();     // "10.42 2022-12-11"
 std::string utf8proc_version();  // "2.8.0"
 std::string unicode_version();   // "15.0.0"
 

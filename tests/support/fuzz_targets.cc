@@ -78,7 +78,7 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-std::string quoted(const std::string& field) {
+std::string csv_field(const std::string& field) {
   std::string out = "\"";
   for (const char c : field) out += c == '"' ? "\"\"" : std::string(1, c);
   return out + "\"";
@@ -159,7 +159,7 @@ void fuzz_table(std::string_view bytes) {
     promise(row.line > line, "lines grow");
     line = row.line;
     promise(is_utf8(row.text) && is_utf8(row.label), "fields are UTF-8");
-    csv += quoted(row.label) + "," + quoted(row.text) + "\r\n";
+    csv += csv_field(row.label) + "," + csv_field(row.text) + "\r\n";
   }
   const std::vector<TextRow> back = parse_table(csv, "f.csv", options);
   promise(back.size() == rows.size(), "written as CSV: as many rows");
