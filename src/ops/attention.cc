@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "kernels/attention_linear.h"
 #include "kernels/attention_list.h"
-#include "kernels/reference/attention_linear.h"
 
 namespace qkv::inline v0::ops {
 
@@ -331,7 +331,7 @@ Tensor run_linear(const AttentionInput& input, bool causal, const Sizes& sizes) 
   auto p = prepare_linear<T>(input, causal, sizes);
   Tensor out = Tensor::empty(with_channels(input.q, sizes.value_size), dtype_of<T>());
   p.out = operand<T, T>(out, sizes);
-  kernels::linear_attention_reference(p);
+  kernels::linear_attention(p);
   return out;
 }
 
@@ -345,7 +345,7 @@ void run_linear_backward(const Tensor& dout, const AttentionInput& input, bool c
   p.dq = operand<T, T>(gradients.dq, sizes);
   p.dk = operand<T, T>(gradients.dk, sizes);
   p.dv = operand<T, T>(gradients.dv, sizes);
-  kernels::linear_attention_backward_reference(p);
+  kernels::linear_attention_backward(p);
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
-// The flash kernels of one instruction set.
+// The attention kernels of one instruction set.
 #include "kernels/simd/attention_backward.h"
+#include "kernels/simd/attention_linear.h"
 
 namespace qkv::inline v0::kernels::QKV_ISA {
 
 extern const FlashTable kFlashTable;
 const FlashTable kFlashTable = {forward_queries, backward_keys, kLanes};
+
+extern const LinearTable kLinearTable;
+const LinearTable kLinearTable = {linear_forward, linear_backward, kLanes};
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA
