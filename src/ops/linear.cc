@@ -1,13 +1,12 @@
 #include "ops/linear.h"
 
-#include "kernels/gemm.h"
+#include <optional>
+
+#include "kernels/packed_matrix.h"
 #include "ops/common.h"
 
 namespace qkv::inline v0::ops {
 namespace {
-
-// Rows of the weight's gradient that one work item computes.
-constexpr std::int64_t kWeightRows = 128;
 
 // A matrix whose rows are contiguous; the rows may lie apart.
 void check_rows(const Tensor& x, const char* where, const char* name) {
@@ -22,44 +21,46 @@ void check_rows(const Tensor& x, const char* where, const char* name) {
 void check_linear(const Tensor& x, const Tensor& w, const char* where) {
   check_rows(x, where, "x");
   check_matrix(w, where, "w");
+  require<ShapeError>(w.numel() > 0, where, "expected a weight that is not empty, got {}",
+                      w.shape().str());
   require<ShapeError>(w.dim(1) == x.dim(1) && w.dtype() == x.dtype(), where,
                       "expected x [T, K] and w [N, K] of one dtype, got {} {} and {} {}",
                       dtype_name(x.dtype()), x.shape().str(), dtype_name(w.dtype()),
                       w.shape().str());
 }
 
+// Rows of one work item of the forward: few where there are few, so that threads have work. Cut by
+// shape alone.
+std::int64_t block_rows(std::int64_t rows) {
+  return rows >= 1024 ? kChunkRows : rows >= 256 ? 64 : rows >= 64 ? 32 : 16;
+}
+
+// The product of a block of rows, then bias and activation while the block is in cache.
 template <class T>
-void forward(const Tensor& x, const Tensor& w, const Tensor& bias, Activation activation,
-             const LinearResult& result) {
-  const std::int64_t width = w.dim(0), depth = w.dim(1);
-  const bool gated = is_gated(activation), raw = activation == Activation::kNone && !bias.defined();
+void forward(const Tensor& x, const kernels::PackedMatrix<T>& w, const Tensor& bias,
+             Activation activation, const LinearResult& result) {
+  const std::int64_t width = w.n(), out = result.y.dim(1);
+  const bool raw = activation == Activation::kNone && !bias.defined();
   const auto& activations = kernels::activation_kernels<T>();
-  parallel_chunks(x.dim(0), kChunkRows, [&](std::int64_t begin, std::int64_t end) {
+  parallel_chunks(x.dim(0), block_rows(x.dim(0)), [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t rows = end - begin;
-    T* y = result.y.data<T>() + begin * result.y.dim(1);
-    T* product = result.pre.defined() ? result.pre.data<T>() + begin * width
-                 : gated              ? thread_scratch_of<T>(rows * width, kScratchSlot)
-                                      : y;
-    kernels::gemm(kernels::Gemm<T>{.transpose_b = true,
-                                   .m = rows,
-                                   .n = width,
-                                   .k = depth,
-                                   .a = x.data<T>() + begin * x.stride(0),
-                                   .lda = x.stride(0),
-                                   .b = w.data<T>(),
-                                   .ldb = depth,
-                                   .c = product,
-                                   .ldc = width});
+    T* y = result.y.data<T>() + begin * out;
+    T* pre = result.pre.defined() ? result.pre.data<T>() + begin * width : nullptr;
+    T* product = pre != nullptr ? pre
+                 : is_gated(activation)
+                     ? thread_scratch_of<T>(static_cast<std::size_t>(rows * width), kScratchSlot)
+                     : y;
+    w.multiply(rows, x.data<T>() + begin * x.stride(0), x.stride(0), product);
     if (raw) return;
     activations.forward({.kind = activation,
                          .rows = rows,
-                         .width = result.y.dim(1),
+                         .width = out,
                          .in = product,
                          .in_stride = width,
                          .bias = data_or_null<T>(bias),
-                         .pre = result.pre.defined() ? product : nullptr,
+                         .pre = bias.defined() ? pre : nullptr,
                          .y = y,
-                         .y_stride = result.y.dim(1)});
+                         .y_stride = out});
   });
 }
 
@@ -72,8 +73,12 @@ void backward_rows(const Tensor& dy, const Tensor& w, Activation activation, con
   const auto& activations = kernels::activation_kernels<T>();
   const Partials<T> sums(chunk_count(rows, kChunkRows), width, dbias.defined());
   const bool has_pre = activation != Activation::kNone;
+  const MemoryScope scope(MemoryKind::kWorkspace);
+  std::optional<kernels::PackedMatrix<T>> packed;
+  if (dx.defined() && rows > 0) packed.emplace(w.data<T>(), depth, false, width, depth);
   parallel_chunks(rows, kChunkRows, [&](std::int64_t begin, std::int64_t end) {
     const T* dpre = has_pre ? pre.data<T>() + begin * width : dy.data<T>() + begin * dy.stride(0);
+    const std::int64_t stride = has_pre ? width : dy.stride(0);
     if (has_pre || dbias.defined()) {
       activations.backward({.kind = activation,
                             .rows = end - begin,
@@ -85,54 +90,73 @@ void backward_rows(const Tensor& dy, const Tensor& w, Activation activation, con
                             .dpre = has_pre ? pre.data<T>() + begin * width : nullptr,
                             .dbias = sums.of(begin / kChunkRows)});
     }
-    if (!dx.defined()) return;
-    kernels::gemm(kernels::Gemm<T>{.m = end - begin,
-                                   .n = depth,
-                                   .k = width,
-                                   .a = dpre,
-                                   .lda = has_pre ? width : dy.stride(0),
-                                   .b = w.data<T>(),
-                                   .ldb = depth,
-                                   .c = dx.data<T>() + begin * depth,
-                                   .ldc = depth});
+    if (packed) packed->multiply(end - begin, dpre, stride, dx.data<T>() + begin * depth);
   });
   if (dbias.defined()) sums.add_to(dbias.data<T>(), into == Into::kAdd);
 }
 
 template <class T>
 void backward_weight(const Tensor& dpre, const Tensor& x, const Tensor& dw, Into into) {
-  parallel_chunks(dw.dim(0), kWeightRows, [&](std::int64_t begin, std::int64_t end) {
-    kernels::gemm(kernels::Gemm<T>{.transpose_a = true,
-                                   .m = end - begin,
-                                   .n = dw.dim(1),
-                                   .k = x.dim(0),
-                                   .a = dpre.data<T>() + begin,
-                                   .lda = dpre.stride(0),
-                                   .b = x.data<T>(),
-                                   .ldb = x.stride(0),
-                                   .c = dw.data<T>() + begin * dw.dim(1),
-                                   .ldc = dw.dim(1),
-                                   .accumulate = into == Into::kAdd});
-  });
+  kernels::weight_gradient(kernels::WeightGradient<T>{.t = x.dim(0),
+                                                      .n = dw.dim(0),
+                                                      .k = dw.dim(1),
+                                                      .dy = dpre.data<T>(),
+                                                      .ldy = dpre.stride(0),
+                                                      .x = x.data<T>(),
+                                                      .ldx = x.stride(0),
+                                                      .dw = dw.data<T>(),
+                                                      .accumulate = into == Into::kAdd});
 }
 
 }  // namespace
 
+PackedWeight::PackedWeight(const Tensor& w) : w_(w) {
+  check_matrix(w, "PackedWeight", "w");
+  require<ShapeError>(w.dtype() == DType::kFloat32 && w.numel() > 0, "PackedWeight",
+                      "expected a float32 matrix that is not empty, got {} {}",
+                      dtype_name(w.dtype()), w.shape().str());
+  const MemoryScope scope(MemoryKind::kWeights);
+  matrix_ = std::make_shared<const kernels::PackedMatrix<float>>(w.data<float>(), w.dim(1), true,
+                                                                 w.dim(1), w.dim(0));
+}
+
+std::size_t PackedWeight::bytes() const { return matrix_->bytes(); }
+
+std::shared_ptr<const PackedWeight> PackedWeightCache::get(const Tensor& w, std::uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  if (packed_ == nullptr || version_ != version || packed_->w_.raw() != w.raw() ||
+      !(packed_->w_.shape() == w.shape())) {
+    packed_ = std::make_shared<const PackedWeight>(w);
+    version_ = version;
+  }
+  return packed_;
+}
+
 LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias, Activation activation,
-                    bool keep_pre) {
+                    bool keep_pre, const PackedWeight* packed) {
   check_linear(x, w, "linear");
-  const std::int64_t width = w.dim(0);
+  const std::int64_t width = w.dim(0), depth = w.dim(1);
   if (bias.defined()) check_like(bias, {width}, x.dtype(), "linear", "bias");
   const bool gated = is_gated(activation);
   require<ShapeError>(!gated || width % 2 == 0, "linear",
                       "expected an even number of outputs for {}, got {}",
                       activation_name(activation), width);
+  require<ArgumentError>(packed == nullptr || packed->w_.raw() == w.raw(), "linear",
+                         "expected the packed form of w, got that of another weight");
   LinearResult result;
   result.y = Tensor::empty({x.dim(0), gated ? width / 2 : width}, x.dtype());
   if (keep_pre && activation != Activation::kNone)
     result.pre = Tensor::empty({x.dim(0), width}, x.dtype());
-  dispatch_floating(x.dtype(), "linear",
-                    [&]<class T>(T) { forward<T>(x, w, bias, activation, result); });
+  if (x.dim(0) == 0) return result;
+  if (packed != nullptr) {
+    forward<float>(x, *packed->matrix_, bias, activation, result);
+    return result;
+  }
+  dispatch_floating(x.dtype(), "linear", [&]<class T>(T) {
+    const MemoryScope scope(MemoryKind::kWorkspace);
+    const kernels::PackedMatrix<T> matrix(w.data<T>(), depth, true, depth, width);
+    forward<T>(x, matrix, bias, activation, result);
+  });
   return result;
 }
 

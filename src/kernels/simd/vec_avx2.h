@@ -139,6 +139,25 @@ QKV_INLINE F32 as_f32(U32 a) { return {_mm256_castsi256_ps(a.v)}; }
 QKV_INLINE U32 to_i32(F32 a) { return {_mm256_cvtps_epi32(a.v)}; }
 QKV_INLINE F32 to_f32(U32 a) { return {_mm256_cvtepi32_ps(a.v)}; }
 
+// Rows become columns. Quads of 4 x 4 within the 128-bit lanes first, then the lanes.
+QKV_INLINE void transpose_block(F32 (&r)[8]) {
+  __m256 a[8], b[8];
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = _mm256_unpacklo_ps(r[i].v, r[i + 1].v);
+    a[i + 1] = _mm256_unpackhi_ps(r[i].v, r[i + 1].v);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+    b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xEE);
+    b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+    b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
+  }
+  for (int j = 0; j < 4; ++j) {
+    r[j].v = _mm256_permute2f128_ps(b[j], b[4 + j], 0x20);
+    r[4 + j].v = _mm256_permute2f128_ps(b[j], b[4 + j], 0x31);
+  }
+}
+
 struct WideProduct {
   U32 high, low;
 };

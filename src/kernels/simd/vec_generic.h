@@ -84,12 +84,11 @@ QKV_INLINE F32 sqrt(F32 a) {
   for (int i = 0; i < kLanes; ++i) a.v[i] = __builtin_sqrtf(a.v[i]);
   return a;
 }
-// Adding and subtracting 1.5 * 2^23 rounds to even for |a| < 2^22; larger ones are kept as they
-// are.
+// Adding and subtracting 2^23 to the absolute value rounds to even; larger ones have no fraction.
 QKV_INLINE F32 round(F32 a) {
-  const F32 magic = set(12582912.0f);
-  const F32 rounded = (a + magic) - magic;
-  return {abs(a).v < 4194304.0f ? rounded.v : a.v};
+  const F32 size = abs(a), magic = set(8388608.0f);
+  const F32 rounded = as_f32({as_u32((size + magic) - magic).v | (as_u32(a).v & 0x80000000u)});
+  return {size.v < magic.v ? rounded.v : a.v};
 }
 
 QKV_INLINE Mask operator<(F32 a, F32 b) { return {a.v < b.v}; }
@@ -153,6 +152,17 @@ QKV_INLINE U32 to_i32(F32 a) {
 }
 QKV_INLINE F32 to_f32(U32 a) {
   return {__builtin_convertvector(reinterpret_cast<NativeI32>(a.v), NativeF32)};
+}
+
+// Rows become columns.
+QKV_INLINE void transpose_block(F32 (&r)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    for (int j = i + 1; j < 4; ++j) {
+      const float kept = r[i].v[j];
+      r[i].v[j] = r[j].v[i];
+      r[j].v[i] = kept;
+    }
+  }
 }
 
 struct WideProduct {

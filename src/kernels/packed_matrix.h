@@ -1,0 +1,50 @@
+// The right-hand side of a product, packed once and shared by all threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace qkv::inline v0::kernels {
+
+// op(B) [k, n]. fp32: a packed copy, in memory of the current MemoryScope's kind. fp64, or where
+// the reference is asked for: B itself is used and must outlive this. Immutable, so thread-safe;
+// the constructor packs in parallel.
+template <class T>
+class PackedMatrix {
+ public:
+  // B is [k, n] with row stride ldb; or [n, k] if transpose. k, n >= 1.
+  PackedMatrix(const T* b, std::int64_t ldb, bool transpose, std::int64_t k, std::int64_t n);
+
+  std::int64_t k() const { return k_; }
+  std::int64_t n() const { return n_; }
+  std::size_t bytes() const { return bytes_; }  // of the packed copy
+
+  // C = A op(B) for m rows, by the calling thread. C is dense.
+  void multiply(std::int64_t m, const T* a, std::int64_t lda, T* c) const;
+
+ private:
+  const T* b_;
+  std::int64_t ldb_, k_, n_;
+  bool transpose_;
+  std::size_t bytes_ = 0;
+  std::shared_ptr<void> memory_;  // null: B itself is used
+};
+
+// dw [n, k] = dy^T x, or += if accumulate, for dy [t, n] and x [t, k]: a product over the tokens.
+// Parallel over blocks of dw; each is a sum over chunks of tokens in order, so bits depend on the
+// shapes alone.
+template <class T>
+struct WeightGradient {
+  std::int64_t t, n, k;
+  const T* dy;
+  std::int64_t ldy;
+  const T* x;
+  std::int64_t ldx;
+  T* dw;  // row stride k
+  bool accumulate;
+};
+void weight_gradient(const WeightGradient<float>& problem);
+void weight_gradient(const WeightGradient<double>& problem);
+
+}  // namespace qkv::inline v0::kernels

@@ -1,0 +1,64 @@
+#include "kernels/simd/probe.h"
+
+#include "kernels/simd/vec.h"
+
+namespace qkv::inline v0::kernels::QKV_ISA {
+extern const VectorProbe kProbe;
+namespace {
+
+template <class F>
+QKV_INLINE void map(const float* x, float* y, std::int64_t n, F f) {
+  for (std::int64_t i = 0; i < n; i += kLanes) store(y + i, f(load(x + i)));
+}
+
+void run_exp(const float* x, float* y, std::int64_t n) {
+  map(x, y, n, [](F32 a) QKV_BODY { return exp(a); });
+}
+void run_exp2(const float* x, float* y, std::int64_t n) {
+  map(x, y, n, [](F32 a) QKV_BODY { return exp2(a); });
+}
+void run_exp2_short(const float* x, float* y, std::int64_t n) {
+  map(x, y, n, [](F32 a) QKV_BODY { return exp2_short(a); });
+}
+void run_sigmoid(const float* x, float* y, std::int64_t n) {
+  map(x, y, n, [](F32 a) QKV_BODY { return sigmoid(a).value; });
+}
+void run_normal_tail(const float* x, float* y, std::int64_t n) {
+  map(x, y, n, [](F32 a) QKV_BODY { return normal_tail(a).tail; });
+}
+void run_round(const float* x, float* y, std::int64_t n) {
+  map(x, y, n, [](F32 a) QKV_BODY { return round(a); });
+}
+
+std::uint64_t run_dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
+                               std::uint32_t sample, std::uint32_t step, std::uint32_t threshold) {
+  return dropout_keep(key, block, token, sample, step, threshold);
+}
+
+void reduce(const float* x, std::int64_t n, float* total, float* largest, float* smallest) {
+  const Mask m = first_lanes(n);
+  const F32 a = load(x, m);
+  *total = sum(a);
+  *largest = hmax(select(m, a, set(-__builtin_inff())));
+  *smallest = hmin(select(m, a, set(__builtin_inff())));
+}
+
+void copy_some(const float* x, float* y, std::int64_t n) {
+  const Mask m = first_lanes(n);
+  store(y, load(x, m), m);
+}
+
+void transpose(const float* x, float* y) {
+  F32 block[kLanes];
+  for (int i = 0; i < kLanes; ++i) block[i] = load(x + i * kLanes);
+  transpose_block(block);
+  for (int i = 0; i < kLanes; ++i) store(y + i * kLanes, block[i]);
+}
+
+}  // namespace
+
+const VectorProbe kProbe = {kLanes,      run_exp,         run_exp2,  run_exp2_short,
+                            run_sigmoid, run_normal_tail, run_round, run_dropout_keep,
+                            reduce,      copy_some,       transpose};
+
+}  // namespace qkv::inline v0::kernels::QKV_ISA
