@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "bench/inputs.h"
 #include "bench/suites.h"
-#include "kernels/gemm.h"
+#include "kernels/packed_matrix.h"
 #include "ops/linear.h"
 
 namespace qkv::inline v0::bench {
@@ -48,20 +48,19 @@ void run_gemm(const SuiteOptions& options, const Emit& emit) {
     const Tensor a = random_tensor({n, n}, options.seed, 1),
                  b = random_tensor({n, n}, options.seed, 2);
     const Tensor c = Tensor::zeros({n, n});
-    for (const bool transposed : {false, true}) {
-      kernels::Gemm<float> g;
-      g.transpose_b = transposed;
-      g.m = g.n = g.k = g.lda = g.ldb = g.ldc = n;
-      g.a = a.data<float>();
-      g.b = b.data<float>();
-      g.c = c.data<float>();
-      const char* kind = transposed ? "A B^T" : "A B";
-      Record r = product_record(fmt::format("gemm/{} {}", kind, n), 2.0 * n * n * n,
-                                measure([&] { kernels::gemm(g); }, probe, options.measure()));
+    const auto pack = [&] { return kernels::PackedMatrix<float>(b.data<float>(), n, true, n, n); };
+    const kernels::PackedMatrix<float> packed = pack();
+    const auto add = [&](const char* kind, const Measurement& m) {
+      Record r = product_record(fmt::format("gemm/{} {}", kind, n), 2.0 * n * n * n, m);
       r.series = kind;
       r.x = static_cast<double>(n);
       emit(r);
-    }
+    };
+    const auto multiply = [&](const kernels::PackedMatrix<float>& right) {
+      right.multiply(n, a.data<float>(), n, c.data<float>());
+    };
+    add("A B^T", measure([&] { multiply(packed); }, probe, options.measure()));
+    add("A B^T with packing", measure([&] { multiply(pack()); }, probe, options.measure()));
   }
 }
 

@@ -1,10 +1,10 @@
 // LayerNorm and RMSNorm, with the residual sum and dropout in front fused into the same pass.
 #pragma once
 
+#include "qkv/random_key.h"
 #include "qkv/tensor.h"
 
 #include "ops/linear.h"
-#include "qkv/random_key.h"
 #include "tensor/layout.h"
 
 namespace qkv::inline v0::ops {

@@ -23,10 +23,10 @@ struct Named {
   const VectorProbe* probe;
 };
 constexpr Named kAll[] = {
-    {"generic", Isa::kGeneric, &kernels::generic::kProbe},
+    {"generic", Isa::kGeneric, &kernels::generic::kVectorProbe},
 #if defined(__x86_64__)
-    {"avx2", Isa::kAvx2, &kernels::avx2::kProbe},
-    {"avx512", Isa::kAvx512, &kernels::avx512::kProbe},
+    {"avx2", Isa::kAvx2, &kernels::avx2::kVectorProbe},
+    {"avx512", Isa::kAvx512, &kernels::avx512::kVectorProbe},
 #endif
 };
 

@@ -168,6 +168,10 @@ QKV_INLINE WideProduct mul_wide(U32 a, U32 b) {
           {_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA)}};
 }
 
+// 64-bit products of the even lanes; and the odd lanes in the place of the even ones.
+QKV_INLINE U32 mul_even(U32 a, U32 b) { return {_mm256_mul_epu32(a.v, b.v)}; }
+QKV_INLINE U32 odd_to_even(U32 a) { return {_mm256_shuffle_epi32(a.v, 0xF5)}; }
+
 QKV_INLINE F32 abs(F32 a) { return as_f32(as_u32(a) & set(0x7FFFFFFFu)); }
 // In two steps, so that results down to the denormals round once.
 QKV_INLINE F32 scale2(F32 x, F32 n) {
@@ -189,13 +193,6 @@ QKV_INLINE F64 fma(F64 a, F64 b, F64 c) { return {_mm256_fmadd_pd(a.v, b.v, c.v)
 QKV_INLINE double sum(F64 a) {
   const __m128d h = _mm_add_pd(_mm256_castpd256_pd128(a.v), _mm256_extractf128_pd(a.v, 1));
   return _mm_cvtsd_f64(_mm_add_sd(h, _mm_unpackhi_pd(h, h)));
-}
-
-// Bit 4 j + w of the result is bit j of w-th mask: numbers of philox blocks in channel order, 4
-// kLanes bits.
-QKV_INLINE std::uint64_t interleave4(Mask m0, Mask m1, Mask m2, Mask m3) {
-  return _pdep_u64(bits(m0), 0x11111111u) | _pdep_u64(bits(m1), 0x22222222u) |
-         _pdep_u64(bits(m2), 0x44444444u) | _pdep_u64(bits(m3), 0x88888888u);
 }
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

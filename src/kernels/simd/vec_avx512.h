@@ -137,6 +137,10 @@ QKV_INLINE WideProduct mul_wide(U32 a, U32 b) {
           {_mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32))}};
 }
 
+// 64-bit products of the even lanes; and the odd lanes in the place of the even ones.
+QKV_INLINE U32 mul_even(U32 a, U32 b) { return {_mm512_mul_epu32(a.v, b.v)}; }
+QKV_INLINE U32 odd_to_even(U32 a) { return {_mm512_shuffle_epi32(a.v, _MM_PERM_DDBB)}; }
+
 QKV_INLINE F32 abs(F32 a) { return {_mm512_abs_ps(a.v)}; }
 QKV_INLINE F32 scale2(F32 x, F32 n) { return {_mm512_scalef_ps(x.v, n.v)}; }
 
@@ -149,12 +153,5 @@ QKV_INLINE F64 operator-(F64 a, F64 b) { return {_mm512_sub_pd(a.v, b.v)}; }
 QKV_INLINE F64 operator*(F64 a, F64 b) { return {_mm512_mul_pd(a.v, b.v)}; }
 QKV_INLINE F64 fma(F64 a, F64 b, F64 c) { return {_mm512_fmadd_pd(a.v, b.v, c.v)}; }
 QKV_INLINE double sum(F64 a) { return _mm512_reduce_add_pd(a.v); }
-
-// Bit 4 j + w of the result is bit j of w-th mask: numbers of philox blocks in channel order, 4
-// kLanes bits.
-QKV_INLINE std::uint64_t interleave4(Mask m0, Mask m1, Mask m2, Mask m3) {
-  return _pdep_u64(m0.v, 0x1111111111111111u) | _pdep_u64(m1.v, 0x2222222222222222u) |
-         _pdep_u64(m2.v, 0x4444444444444444u) | _pdep_u64(m3.v, 0x8888888888888888u);
-}
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

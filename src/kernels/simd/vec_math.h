@@ -97,16 +97,54 @@ QKV_INLINE PhiloxVectors philox(std::uint64_t key, PhiloxVectors c) {
   return c;
 }
 
+#if defined(QKV_ISA_generic)
+QKV_INLINE std::uint64_t keep_half(std::uint64_t key, PhiloxVectors counter,
+                                   std::uint32_t threshold) {
+  const PhiloxVectors r = philox(key, counter);
+  const U32 limit = set(threshold);
+  return interleave4(~less_unsigned(r.word[0], limit), ~less_unsigned(r.word[1], limit),
+                     ~less_unsigned(r.word[2], limit), ~less_unsigned(r.word[3], limit));
+}
+#else
+// kLanes / 2 blocks, their numbers in the even lanes: a product then needs no sorting of its
+// halves, and the keep bits of word w of block j go to bit 4 j + w.
+QKV_INLINE std::uint64_t keep_half(std::uint64_t key, PhiloxVectors c, std::uint32_t threshold) {
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round_number = 0; round_number < 10; ++round_number) {
+    const U32 p0 = mul_even(set(0xD2511F53u), c.word[0]),
+              p1 = mul_even(set(0xCD9E8D57u), c.word[2]);
+    c = {{odd_to_even(p1) ^ c.word[1] ^ set(k0), p1, odd_to_even(p0) ^ c.word[3] ^ set(k1), p0}};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  const U32 limit = set(threshold);
+  std::uint64_t kept = 0;
+  for (int w = 0; w < 4; ++w) {
+    const std::uint64_t even = _pdep_u64(bits(~less_unsigned(c.word[w], limit)), 0x33333333u);
+    kept |= (even & 0x11111111u) << w;
+  }
+  return kept;
+}
+#endif
+
 // Which of the 4 kLanes channels from 4 * block on are kept by dropout (see RandomKey): bit i is
 // channel 4 block + i. An element is dropped when its number is below `threshold`.
 QKV_INLINE std::uint64_t dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
                                       std::uint32_t sample, std::uint32_t step,
                                       std::uint32_t threshold) {
-  const PhiloxVectors r =
-      philox(key, {{set(block) + lane_index(), set(token), set(sample), set(step)}});
-  const U32 limit = set(threshold);
-  return interleave4(~less_unsigned(r.word[0], limit), ~less_unsigned(r.word[1], limit),
-                     ~less_unsigned(r.word[2], limit), ~less_unsigned(r.word[3], limit));
+#if defined(QKV_ISA_generic)
+  return keep_half(key, {{set(block) + lane_index(), set(token), set(sample), set(step)}},
+                   threshold);
+#else
+  constexpr int kHalf = kLanes / 2;
+  const U32 first = set(block) + shift_right<1>(lane_index()),
+            second = first + set(std::uint32_t{kHalf});
+  const std::uint64_t low =
+      keep_half(key, {{first, set(token), set(sample), set(step)}}, threshold);
+  const std::uint64_t high =
+      keep_half(key, {{second, set(token), set(sample), set(step)}}, threshold);
+  return low | (high << (4 * kHalf));
+#endif
 }
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

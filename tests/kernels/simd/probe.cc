@@ -3,7 +3,7 @@
 #include "kernels/simd/vec.h"
 
 namespace qkv::inline v0::kernels::QKV_ISA {
-extern const VectorProbe kProbe;
+extern const VectorProbe kVectorProbe;
 namespace {
 
 template <class F>
@@ -57,8 +57,8 @@ void transpose(const float* x, float* y) {
 
 }  // namespace
 
-const VectorProbe kProbe = {kLanes,      run_exp,         run_exp2,  run_exp2_short,
-                            run_sigmoid, run_normal_tail, run_round, run_dropout_keep,
-                            reduce,      copy_some,       transpose};
+const VectorProbe kVectorProbe = {kLanes,      run_exp,         run_exp2,  run_exp2_short,
+                                  run_sigmoid, run_normal_tail, run_round, run_dropout_keep,
+                                  reduce,      copy_some,       transpose};
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

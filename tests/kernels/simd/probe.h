@@ -27,6 +27,6 @@ struct VectorProbe {
   void (*transpose)(const float* x, float* y);
 };
 
-QKV_SIMD_TABLE(VectorProbe, kProbe)
+QKV_SIMD_TABLE(VectorProbe, kVectorProbe)
 
 }  // namespace qkv::inline v0::kernels
