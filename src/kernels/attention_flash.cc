@@ -35,49 +35,76 @@ struct BiasContext {
   std::int64_t b, h;
 };
 
-// What one element of an array adds, in the log2 domain.
-float element_bias(const AttentionMaskArray& array, std::int64_t at) {
-  if (array.kind == AttentionMaskArray::Kind::kAdditive) {
-    const double value = array.value(at);
-    // A finite minimum must not become the -inf that blocks.
-    return value == -kInfinity ? -kInfinity
-                               : static_cast<float>(std::max<double>(value * kLog2E, kLowest));
-  }
-  return array.is_nonzero(at) == (array.kind == AttentionMaskArray::Kind::kKeep) ? 0 : -kInfinity;
+// What one element of an additive array adds, in the log2 domain. A finite minimum must not become
+// the -inf that blocks.
+float additive_bias(double value) {
+  if (value == -kInfinity) return -kInfinity;
+  return static_cast<float>(std::max<double>(value * kLog2E, kLowest));
 }
 
-void add_bias(float& sum, float bias) {
-  if (bias == -kInfinity)
-    sum = bias;
-  else if (sum != -kInfinity)
-    sum = std::max(sum + bias, kLowest);
+// Sum of two biases; -inf wins over everything, NaN and +inf too.
+float join(float a, float b) {
+  if (a == -kInfinity || b == -kInfinity) return -kInfinity;
+  return std::max(a + b, kLowest);
+}
+
+// Joins one array into a tile. `value(at)` is the bias of element `at`. Reads run along the keys,
+// which are contiguous in memory; one value for all queries is read once.
+template <class Value>
+void join_array(const AttentionMaskArray& array, const BiasContext& c, const FlashTile& tile,
+                float* bias, const Value& value) {
+  const std::int64_t rows = array.strides[2] == 0 ? 1 : tile.queries;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t at = array.offset(c.b, c.h, tile.first_query + i, tile.first_key);
+    for (std::int64_t r = 0; r < tile.keys; ++r) {
+      const float b = value(at + r * array.strides[3]);
+      if (b == 0) continue;
+      float* row = bias + r * tile.stride;
+      const std::int64_t end = rows == 1 ? tile.queries : i + 1;
+      for (std::int64_t lane = i; lane < end; ++lane) row[lane] = join(row[lane], b);
+    }
+  }
+}
+
+template <class Element>
+void join_boolean(const AttentionMaskArray& array, const BiasContext& c, const FlashTile& tile,
+                  float* bias) {
+  const auto* data = static_cast<const Element*>(array.data);
+  const bool keep = array.kind == AttentionMaskArray::Kind::kKeep;
+  join_array(array, c, tile, bias,
+             [=](std::int64_t at) { return (data[at] != 0) == keep ? 0.0f : -kInfinity; });
+}
+
+void join_any(const AttentionMaskArray& array, const BiasContext& c, const FlashTile& tile,
+              float* bias) {
+  if (array.kind == AttentionMaskArray::Kind::kAdditive)
+    return join_array(array, c, tile, bias,
+                      [&](std::int64_t at) { return additive_bias(array.value(at)); });
+  switch (array.element_bytes) {
+    case 1:
+      return join_boolean<std::uint8_t>(array, c, tile, bias);
+    case 2:
+      return join_boolean<std::int16_t>(array, c, tile, bias);
+    case 4:
+      return join_boolean<std::int32_t>(array, c, tile, bias);
+    default:
+      return join_boolean<std::int64_t>(array, c, tile, bias);
+  }
 }
 
 FlashBias fill_bias(const void* context, const FlashTile& tile, float* bias) {
   const auto& c = *static_cast<const BiasContext*>(context);
-  for (std::int64_t r = 0; r < tile.keys; ++r)
-    std::fill(bias + r * tile.stride, bias + (r + 1) * tile.stride, 0.0f);
-  for (int a = 0; a < c.mask->array_count; ++a) {
-    const AttentionMaskArray& array = c.mask->arrays[a];
-    for (std::int64_t r = 0; r < tile.keys; ++r) {
-      float* row = bias + r * tile.stride;
-      const std::int64_t at = array.offset(c.b, c.h, tile.first_query, tile.first_key + r);
-      const bool same = array.strides[2] == 0;  // one value for all queries
-      const float first = same ? element_bias(array, at) : 0;
-      for (std::int64_t i = 0; i < tile.queries; ++i)
-        add_bias(row[i], same ? first : element_bias(array, at + i * array.strides[2]));
-    }
-  }
-  std::int64_t open = 0, blocked = 0;
+  std::fill(bias, bias + tile.keys * tile.stride, 0.0f);
+  for (int a = 0; a < c.mask->array_count; ++a) join_any(c.mask->arrays[a], c, tile, bias);
+  std::int32_t open = 0, blocked = 0;
   for (std::int64_t r = 0; r < tile.keys; ++r)
     for (std::int64_t i = 0; i < tile.queries; ++i) {
       open += bias[r * tile.stride + i] == 0;
       blocked += bias[r * tile.stride + i] == -kInfinity;
     }
   const std::int64_t all = tile.keys * tile.queries;
-  return open == all      ? FlashBias::kOpen
-         : blocked == all ? FlashBias::kBlocked
-                          : FlashBias::kPartial;
+  if (open == all) return FlashBias::kOpen;
+  return blocked == all ? FlashBias::kBlocked : FlashBias::kPartial;
 }
 
 // Accounted scratch memory that several threads see.
