@@ -25,9 +25,9 @@ void print_json(const Json& value);  // on one line
 void set_up_messages(int verbosity);
 bool stderr_is_terminal();
 
-// The parser of the command line takes "[CLS] a, b [SEP]" for a list and cuts it at the commas: such
-// arguments are marked before it sees them, and unmarked where a text is taken over. ItemReader
-// unmarks by itself.
+// The parser of the command line takes "[CLS] a, b [SEP]" for a list and cuts it at the commas:
+// such arguments are marked before it sees them, and unmarked where a text is taken over.
+// ItemReader unmarks by itself.
 std::string mark_brackets(std::string argument);
 std::string unmark_brackets(std::string argument);
 

@@ -10,7 +10,8 @@
 
 int main(int argc, char** argv) {
   if (argc != 5) {
-    std::fprintf(stderr, "usage: train_tokenizer char|bpe|wordpiece VOCAB_SIZE lower|keep FOLDER < LINES\n");
+    std::fprintf(
+        stderr, "usage: train_tokenizer char|bpe|wordpiece VOCAB_SIZE lower|keep FOLDER < LINES\n");
     return 2;
   }
   try {
