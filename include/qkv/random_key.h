@@ -6,10 +6,13 @@
 
 namespace qkv::inline v0 {
 
-// The number for (sample, token, channel) is word channel % 4 of philox(key, {channel / 4, token,
-// sample, step}), sample taken modulo 2^32; for attention weights `channel` is the key position and
-// `token` is head * 65536 + query (query modulo 65536), mixed with the query's upper bits. An
-// element is dropped when number < p * 2^32.
+// Activations: the number for (sample, token, channel) is the 16-bit half channel % 2 of word
+// channel % 8 / 2 of philox(key, {channel / 8, token, sample, step}), sample taken modulo 2^32. An
+// element is dropped when number < round(65536 p); kept ones are scaled by the exact share that is
+// kept. Attention weights: the 32-bit word `key position` % 4 of philox(key', {key position / 4,
+// head
+// * 65536 + query (modulo 65536), sample, step}), key' mixed with the query's upper bits; dropped
+// when number < 2^32 p.
 struct RandomKey {
   std::uint64_t key = 0;   // hash of (seed, module path, which dropout of the module)
   std::uint32_t step = 0;  // training step

@@ -16,8 +16,12 @@ class DropoutPlan {
     require<ArgumentError>(options.p >= 0 && options.p <= 1, where,
                            "expected a dropout probability in [0, 1], got {}", options.p);
     if (options.p == 0) return;
-    rows_.active = true;
-    rows_.all = options.p == 1;
+    const double threshold = std::nearbyint(options.p * 65536);
+    rows_.active = threshold > 0;
+    rows_.all = threshold >= 65536;
+    rows_.threshold = static_cast<std::uint32_t>(threshold);
+    rows_.scale = 65536 / (65536 - threshold);
+    if (!rows_.active) return;
     if (rows_.all) return;
     require<ArgumentError>(
         options.layout != nullptr, where,
@@ -36,9 +40,6 @@ class DropoutPlan {
         samples_[static_cast<std::size_t>(t)] = static_cast<std::uint32_t>(layout.samples[b]);
     rows_.key = options.key.key;
     rows_.step = options.key.step;
-    rows_.threshold =
-        static_cast<std::uint32_t>(std::fmin(std::floor(options.p * 0x1p32), 0x1p32 - 1));
-    rows_.scale = 1 / (1 - options.p);
     rows_.tokens = layout.positions.data();
     rows_.samples = samples_.data();
   }

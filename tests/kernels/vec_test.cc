@@ -134,8 +134,8 @@ TEST_P(Vec, special_values) {
   EXPECT_LT(apply(probe().sigmoid, -infinity), 2e-38f);
   EXPECT_EQ(apply(probe().sigmoid, infinity), 1.0f);
   EXPECT_TRUE(std::isnan(apply(probe().sigmoid, nan)));
-  EXPECT_EQ(apply(probe().normal_tail, infinity), 0.0f);
-  EXPECT_EQ(apply(probe().normal_tail, -infinity), 0.0f);
+  EXPECT_LT(apply(probe().normal_tail, infinity), 1e-38f);
+  EXPECT_LT(apply(probe().normal_tail, -infinity), 1e-38f);
   EXPECT_EQ(apply(probe().normal_tail, 0.0f), 0.5f);
   EXPECT_TRUE(std::isnan(apply(probe().normal_tail, nan)));
 }
@@ -153,13 +153,14 @@ TEST_P(Vec, dropout_draws_the_numbers_of_philox) {
     const std::uint64_t key = random.next_u64();
     const std::uint32_t block = random.next_u32() % 1000, token = random.next_u32(),
                         sample = random.next_u32(), step = random.next_u32();
-    const std::uint32_t threshold = random.next_u32();
+    const std::uint32_t threshold = random.next_u32() % 65536;
     const std::uint64_t got = probe().dropout_keep(key, block, token, sample, step, threshold);
     for (int c = 0; c < channels; ++c) {
       const PhiloxBlock numbers =
-          philox(key, {block + static_cast<std::uint32_t>(c / 4), token, sample, step});
-      ASSERT_EQ((got >> c) & 1, numbers[static_cast<std::size_t>(c % 4)] < threshold ? 0u : 1u)
-          << "channel " << c;
+          philox(key, {block + static_cast<std::uint32_t>(c / 8), token, sample, step});
+      const std::uint32_t number =
+          (numbers[static_cast<std::size_t>(c % 8 / 2)] >> (c % 2 * 16)) & 0xFFFF;
+      ASSERT_EQ((got >> c) & 1, number < threshold ? 0u : 1u) << "channel " << c;
     }
   }
 }

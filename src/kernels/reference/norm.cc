@@ -13,8 +13,9 @@ double dropout_factor(const DropoutRows& d, std::int64_t row, std::int64_t chann
   if (d.all) return 0;
   const auto token = static_cast<std::uint32_t>(d.tokens[row]);
   const PhiloxBlock block =
-      philox(d.key, {static_cast<std::uint32_t>(channel / 4), token, d.samples[row], d.step});
-  return block[static_cast<std::size_t>(channel % 4)] < d.threshold ? 0 : d.scale;
+      philox(d.key, {static_cast<std::uint32_t>(channel / 8), token, d.samples[row], d.step});
+  const std::uint32_t word = block[static_cast<std::size_t>(channel % 8 / 2)];
+  return ((word >> (channel % 2 * 16)) & 0xFFFFu) < d.threshold ? 0 : d.scale;
 }
 
 // residual + dropout(x). A dropped element is not read: its NaN does not count.

@@ -15,7 +15,8 @@ struct ValueAndSlope {
 QKV_INLINE ValueAndSlope gelu(F32 x) {
   const NormalTail t = normal_tail(x);
   const F32 phi = select(x > zero(), set(1.0f) - t.tail, t.tail);
-  return {x * phi, fma(x, t.density, phi)};
+  const F32 low = max(set(-14.0f), x);  // below, phi is 0 but for a denormal
+  return {low * phi, fma(min(set(14.0f), low), t.density, phi)};
 }
 
 // The slope's x is bounded as the sigmoid's is, the value's only below: beyond, both are 0 or x.

@@ -14,7 +14,7 @@ class RowMasks {
   // The mask of the vector at channel j; calls come with j = 0, kLanes, 2 kLanes, ...
   QKV_INLINE Mask next(std::int64_t j) {
     if (j % (4 * kLanes) == 0)
-      bits_ = dropout_keep(d_.key, static_cast<std::uint32_t>(j / 4), token_, sample_, d_.step,
+      bits_ = dropout_keep(d_.key, static_cast<std::uint32_t>(j / 8), token_, sample_, d_.step,
                            d_.threshold);
     const Mask m = mask_from_bits(static_cast<std::uint32_t>(bits_) & ((1u << kLanes) - 1));
     bits_ >>= kLanes;

@@ -62,6 +62,7 @@ QKV_INLINE F32 operator*(F32 a, F32 b) { return {_mm256_mul_ps(a.v, b.v)}; }
 QKV_INLINE F32 operator/(F32 a, F32 b) { return {_mm256_div_ps(a.v, b.v)}; }
 QKV_INLINE F32 fma(F32 a, F32 b, F32 c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
 QKV_INLINE F32 fnma(F32 a, F32 b, F32 c) { return {_mm256_fnmadd_ps(a.v, b.v, c.v)}; }
+QKV_INLINE F32 reciprocal(F32 a) { return {_mm256_div_ps(_mm256_set1_ps(1.0f), a.v)}; }
 QKV_INLINE F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.v, b.v)}; }
 QKV_INLINE F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.v, b.v)}; }
 QKV_INLINE F32 sqrt(F32 a) { return {_mm256_sqrt_ps(a.v)}; }
@@ -171,6 +172,13 @@ QKV_INLINE WideProduct mul_wide(U32 a, U32 b) {
 // 64-bit products of the even lanes; and the odd lanes in the place of the even ones.
 QKV_INLINE U32 mul_even(U32 a, U32 b) { return {_mm256_mul_epu32(a.v, b.v)}; }
 QKV_INLINE U32 odd_to_even(U32 a) { return {_mm256_shuffle_epi32(a.v, 0xF5)}; }
+
+// Flag i: the i-th 16-bit number is at least `limit`, 2 kLanes of them.
+QKV_INLINE std::uint64_t at_least_16(U32 a, std::uint32_t limit) {
+  const __m256i l = _mm256_set1_epi16(static_cast<short>(limit));
+  const __m256i yes = _mm256_cmpeq_epi16(_mm256_max_epu16(a.v, l), a.v);
+  return _pext_u32(static_cast<std::uint32_t>(_mm256_movemask_epi8(yes)), 0x55555555u);
+}
 
 QKV_INLINE F32 abs(F32 a) { return as_f32(as_u32(a) & set(0x7FFFFFFFu)); }
 // In two steps, so that results down to the denormals round once.

@@ -50,6 +50,11 @@ QKV_INLINE F32 operator*(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
 QKV_INLINE F32 operator/(F32 a, F32 b) { return {_mm512_div_ps(a.v, b.v)}; }
 QKV_INLINE F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 QKV_INLINE F32 fnma(F32 a, F32 b, F32 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+// 1 / a within 1 ULP for 2^-100 < |a| < 2^126: an estimate of 14 bits and one step of Newton's.
+QKV_INLINE F32 reciprocal(F32 a) {
+  const __m512 y = _mm512_rcp14_ps(a.v);
+  return {_mm512_fmadd_ps(_mm512_fnmadd_ps(a.v, y, _mm512_set1_ps(1.0f)), y, y)};
+}
 QKV_INLINE F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
 QKV_INLINE F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
 QKV_INLINE F32 sqrt(F32 a) { return {_mm512_sqrt_ps(a.v)}; }
@@ -140,6 +145,11 @@ QKV_INLINE WideProduct mul_wide(U32 a, U32 b) {
 // 64-bit products of the even lanes; and the odd lanes in the place of the even ones.
 QKV_INLINE U32 mul_even(U32 a, U32 b) { return {_mm512_mul_epu32(a.v, b.v)}; }
 QKV_INLINE U32 odd_to_even(U32 a) { return {_mm512_shuffle_epi32(a.v, _MM_PERM_DDBB)}; }
+
+// Flag i: the i-th 16-bit number is at least `limit`, 2 kLanes of them.
+QKV_INLINE std::uint64_t at_least_16(U32 a, std::uint32_t limit) {
+  return _mm512_cmpge_epu16_mask(a.v, _mm512_set1_epi16(static_cast<short>(limit)));
+}
 
 QKV_INLINE F32 abs(F32 a) { return {_mm512_abs_ps(a.v)}; }
 QKV_INLINE F32 scale2(F32 x, F32 n) { return {_mm512_scalef_ps(x.v, n.v)}; }

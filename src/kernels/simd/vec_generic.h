@@ -73,6 +73,7 @@ QKV_INLINE F32 operator*(F32 a, F32 b) { return {a.v * b.v}; }
 QKV_INLINE F32 operator/(F32 a, F32 b) { return {a.v / b.v}; }
 QKV_INLINE F32 fma(F32 a, F32 b, F32 c) { return {a.v * b.v + c.v}; }
 QKV_INLINE F32 fnma(F32 a, F32 b, F32 c) { return {c.v - a.v * b.v}; }
+QKV_INLINE F32 reciprocal(F32 a) { return {1.0f / a.v}; }
 QKV_INLINE F32 select(Mask m, F32 a, F32 b) { return {m.v ? a.v : b.v}; }
 QKV_INLINE F32 keep(Mask m, F32 a) {
   return as_f32({as_u32(a).v & reinterpret_cast<NativeU32>(m.v)});
@@ -193,16 +194,5 @@ QKV_INLINE F64 operator-(F64 a, F64 b) { return {a.v - b.v}; }
 QKV_INLINE F64 operator*(F64 a, F64 b) { return {a.v * b.v}; }
 QKV_INLINE F64 fma(F64 a, F64 b, F64 c) { return {a.v * b.v + c.v}; }
 QKV_INLINE double sum(F64 a) { return a.v[0] + a.v[1]; }
-
-// Bit 4 j + w of the result is bit j of w-th mask: numbers of philox blocks in channel order, 4
-// kLanes bits.
-QKV_INLINE std::uint64_t interleave4(Mask m0, Mask m1, Mask m2, Mask m3) {
-  std::uint64_t r = 0;
-  for (int j = 0; j < kLanes; ++j) {
-    const std::uint64_t nibble = (m0.v[j] & 1u) | (m1.v[j] & 2u) | (m2.v[j] & 4u) | (m3.v[j] & 8u);
-    r |= nibble << (4 * j);
-  }
-  return r;
-}
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

@@ -9,10 +9,8 @@
 
 namespace qkv::inline v0::kernels::QKV_ISA {
 
-// e^x for all x: 0 below -104, inf above 88.73, NaN for NaN; denormal results are kept. Accuracy: 2
-// ULP.
-QKV_INLINE F32 exp(F32 x) {
-  x = min(set(89.0f), max(set(-104.0f), x));  // keeps NaN: the second operand is returned
+// e^x for -104 <= x <= 89, or NaN. Accuracy: 2 ULP.
+QKV_INLINE F32 exp_bounded(F32 x) {
   const F32 n = round(x * set(1.44269504089f));
   F32 r = fnma(n, set(0.693145751953125f),
                x);  // ln 2 in two parts, the first with 15 bits: n * part is exact
@@ -23,6 +21,14 @@ QKV_INLINE F32 exp(F32 x) {
   p = fma(p, r, set(0.166665770256f));
   p = fma(p, r, set(0.5f));
   return scale2(fma(p, r * r, r) + set(1.0f), n);
+}
+
+// e^x for all x: 0 below -104, inf above 88.73, NaN for NaN; denormal results are kept. Accuracy: 2
+// ULP.
+QKV_INLINE F32 exp(F32 x) {
+  // The bounds keep NaN: the second operand is returned. scale2 takes the exponents that they
+  // leave.
+  return exp_bounded(min(set(89.0f), max(set(-104.0f), x)));
 }
 
 // 2^x for all x: 0 below -150, inf from 128, NaN for NaN. Accuracy: 2 ULP.
@@ -57,7 +63,7 @@ struct Sigmoid {
 };
 QKV_INLINE Sigmoid sigmoid(F32 x) {
   x = min(set(87.0f), max(set(-87.0f), x));  // NaN stays
-  const F32 e = exp(zero() - x), value = set(1.0f) / (set(1.0f) + e);
+  const F32 e = exp_bounded(zero() - x), value = reciprocal(set(1.0f) + e);
   return {x, value, e * value};
 }
 
@@ -71,9 +77,9 @@ struct NormalTail {
   F32 tail, density;
 };
 QKV_INLINE NormalTail normal_tail(F32 x) {
-  const F32 a = min(set(20.0f), abs(x));  // beyond, both are 0; NaN stays
-  const F32 e = exp(set(-0.5f) * a * a);
-  const F32 inverse = set(1.0f) / (a + set(3.5f));
+  const F32 a = min(set(14.0f), abs(x));  // beyond, the density is below fp32's range; NaN stays
+  const F32 e = exp_bounded(set(-0.5f) * a * a);
+  const F32 inverse = reciprocal(a + set(3.5f));
   const F32 t = (a - set(3.5f)) * inverse;
   F32 p = set(kNormalTail[9]);
   for (int i = 8; i >= 0; --i) p = fma(p, t, set(kNormalTail[i]));
@@ -97,19 +103,30 @@ QKV_INLINE PhiloxVectors philox(std::uint64_t key, PhiloxVectors c) {
   return c;
 }
 
+// Which of the 4 kLanes channels from 8 * block on are kept by dropout (see RandomKey): bit i is
+// channel 8 block + i. An element is dropped when its 16-bit number is below `threshold`.
 #if defined(QKV_ISA_generic)
-QKV_INLINE std::uint64_t keep_half(std::uint64_t key, PhiloxVectors counter,
-                                   std::uint32_t threshold) {
-  const PhiloxVectors r = philox(key, counter);
-  const U32 limit = set(threshold);
-  return interleave4(~less_unsigned(r.word[0], limit), ~less_unsigned(r.word[1], limit),
-                     ~less_unsigned(r.word[2], limit), ~less_unsigned(r.word[3], limit));
+QKV_INLINE std::uint64_t dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
+                                      std::uint32_t sample, std::uint32_t step,
+                                      std::uint32_t threshold) {
+  const PhiloxVectors r =
+      philox(key, {{set(block) + lane_index(), set(token), set(sample), set(step)}});
+  std::uint64_t kept = 0;
+  for (int i = 0; i < 4 * kLanes; ++i) {
+    const std::uint32_t number = (r.word[i % 8 / 2].v[i / 8] >> (i % 2 * 16)) & 0xFFFFu;
+    kept |= static_cast<std::uint64_t>(number >= threshold) << i;
+  }
+  return kept;
 }
 #else
-// kLanes / 2 blocks, their numbers in the even lanes: a product then needs no sorting of its
-// halves, and the keep bits of word w of block j go to bit 4 j + w.
-QKV_INLINE std::uint64_t keep_half(std::uint64_t key, PhiloxVectors c, std::uint32_t threshold) {
+// One block per even lane: a product then needs no sorting of its halves, and the two keep bits of
+// word w of block j go to the bits 8 j + 2 w.
+QKV_INLINE std::uint64_t dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
+                                      std::uint32_t sample, std::uint32_t step,
+                                      std::uint32_t threshold) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  PhiloxVectors c = {
+      {set(block) + shift_right<1>(lane_index()), set(token), set(sample), set(step)}};
   for (int round_number = 0; round_number < 10; ++round_number) {
     const U32 p0 = mul_even(set(0xD2511F53u), c.word[0]),
               p1 = mul_even(set(0xCD9E8D57u), c.word[2]);
@@ -117,34 +134,13 @@ QKV_INLINE std::uint64_t keep_half(std::uint64_t key, PhiloxVectors c, std::uint
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  const U32 limit = set(threshold);
   std::uint64_t kept = 0;
   for (int w = 0; w < 4; ++w) {
-    const std::uint64_t even = _pdep_u64(bits(~less_unsigned(c.word[w], limit)), 0x33333333u);
-    kept |= (even & 0x11111111u) << w;
+    const std::uint64_t pairs = _pdep_u64(at_least_16(c.word[w], threshold), 0x0F0F0F0F0F0F0F0Fu);
+    kept |= (pairs & 0x0303030303030303u) << (2 * w);
   }
   return kept;
 }
 #endif
-
-// Which of the 4 kLanes channels from 4 * block on are kept by dropout (see RandomKey): bit i is
-// channel 4 block + i. An element is dropped when its number is below `threshold`.
-QKV_INLINE std::uint64_t dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
-                                      std::uint32_t sample, std::uint32_t step,
-                                      std::uint32_t threshold) {
-#if defined(QKV_ISA_generic)
-  return keep_half(key, {{set(block) + lane_index(), set(token), set(sample), set(step)}},
-                   threshold);
-#else
-  constexpr int kHalf = kLanes / 2;
-  const U32 first = set(block) + shift_right<1>(lane_index()),
-            second = first + set(std::uint32_t{kHalf});
-  const std::uint64_t low =
-      keep_half(key, {{first, set(token), set(sample), set(step)}}, threshold);
-  const std::uint64_t high =
-      keep_half(key, {{second, set(token), set(sample), set(step)}}, threshold);
-  return low | (high << (4 * kHalf));
-#endif
-}
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

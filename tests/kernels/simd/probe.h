@@ -16,7 +16,7 @@ struct VectorProbe {
   void (*sigmoid)(const float* x, float* y, std::int64_t n);
   void (*normal_tail)(const float* x, float* y, std::int64_t n);
   void (*round)(const float* x, float* y, std::int64_t n);
-  // One bit per channel, kept ones set, for 4 * lanes channels from 4 * block on.
+  // One bit per channel, kept ones set, for 4 * lanes channels from 8 * block on.
   std::uint64_t (*dropout_keep)(std::uint64_t key, std::uint32_t block, std::uint32_t token,
                                 std::uint32_t sample, std::uint32_t step, std::uint32_t threshold);
   // Sum, largest and smallest of the first n <= lanes values; nothing behind them is read.
