@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "autograd/var.h"
 #include "qkv/random_key.h"
+
+#include "autograd/var.h"
 #include "tensor/layout.h"
 
 namespace qkv::inline v0 {

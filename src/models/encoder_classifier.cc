@@ -137,7 +137,7 @@ Var EncoderClassifier::Impl::encode(Context& context, std::span<const std::int32
   nn::ResidualStream stream(embed(context, ids));
   const ModuleScope scope(context, "encoder");
   for (const nn::Block& block : blocks) block(context, stream);
-  const Var y = stream.normed(context, final_norm);
+  Var y = stream.normed(context, final_norm);
   report(context, "encoder", y);
   return y;
 }
@@ -161,7 +161,7 @@ Var EncoderClassifier::Impl::forward(Context& context, std::span<const std::int3
     x = autograd::dropout(context, x, {config.hidden_dropout, context.random_key(0), rows.get()},
                           rows);
   }
-  const Var logits = classifier(context, x);
+  Var logits = classifier(context, x);
   report(context, "logits", logits);
   return logits;
 }

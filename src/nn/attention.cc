@@ -34,7 +34,7 @@ Var MultiHeadAttention::operator()(Context& context, const Var& x) const {
   }
   if (context.capture != nullptr) context.capture->detail(context.module, "mixed", mixed.value());
   qkv = Var();  // the tape holds what the backward pass needs
-  const Var y = out_(context, mixed);
+  Var y = out_(context, mixed);
   if (context.capture != nullptr) context.capture->activation(context.module, y.value());
   return y;
 }

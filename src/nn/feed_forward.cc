@@ -19,7 +19,7 @@ Var FeedForward::operator()(Context& context, const Var& x) const {
   Var hidden = up_(context, x, config_.activation);
   if (context.capture != nullptr) context.capture->detail(context.module, "hidden", hidden.value());
   hidden = autograd::dropout(context, hidden, dropout_options(context, config_.dropout, 0));
-  const Var y = down_(context, hidden);
+  Var y = down_(context, hidden);
   if (context.capture != nullptr) context.capture->activation(context.module, y.value());
   return y;
 }

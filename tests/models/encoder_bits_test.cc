@@ -103,7 +103,7 @@ TEST(EncoderBits, weights_do_not_depend_on_threads) {
 }
 
 TEST(EncoderBatch, b14_b71_a_text_alone_equals_the_text_in_a_batch) {
-  for (EncoderConfig config : {tiny_config(), tiny_bert(), tiny_modern()}) {
+  for (const EncoderConfig& config : {tiny_config(), tiny_bert(), tiny_modern()}) {
     const EncoderClassifier model(config, 5);
     const std::vector<std::int64_t> lengths{6, 2, 1, 12, 5};
     const TinyBatch batch = tiny_batch(lengths, 19, 5);

@@ -22,7 +22,7 @@ Tensor write_outputs(const EncoderClassifier& model, const std::filesystem::path
       tiny_batch(lengths, model.config().vocab_size, model.config().num_labels());
   Context context;
   context.layout = &batch.layout;
-  const Tensor logits = model.forward(context, batch.ids).value();
+  Tensor logits = model.forward(context, batch.ids).value();
   io::save_safetensors(folder / "outputs.safetensors",
                        {{"ids", Tensor::from<std::int32_t>(batch.ids, {batch.layout.tokens()})},
                         {"lengths", Tensor::from<std::int64_t>(

@@ -92,7 +92,7 @@ TEST(Init, is_a_pure_function_of_seed_and_name) {
                        DType dtype = DType::kFloat32) {
     const int before = num_threads();
     set_num_threads(threads);
-    const Tensor t = Tensor::empty({257, 129}, dtype);
+    Tensor t = Tensor::empty({257, 129}, dtype);
     nn::initialise(t, Init::normal(0.5), seed, name);
     set_num_threads(before);
     return t;
