@@ -384,6 +384,28 @@ TEST(AttentionTypes, fp64_is_kept) {
   EXPECT_GT(difference, 1e-9);  // else the fp64 path computed in fp32
 }
 
+TEST_P(AttentionProperties, empty_batches_are_fine) {
+  for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{}, {0}, {0, 0, 0}}) {
+    Fused fused(lengths, 2, 16);
+    fused.options.mask = Mask::causal();
+    fused.run();
+    EXPECT_EQ(fused.result.out.numel(), 0);
+    EXPECT_EQ(fused.result.lse.numel(), 0);
+  }
+}
+
+// Scores in the thousands: one key takes all the weight, nothing overflows.
+TEST_P(AttentionProperties, large_scores_stay_finite) {
+  Fused fused({90}, 1, 32);
+  for (std::int64_t i = 0; i < fused.qkv.numel(); ++i) fused.qkv.data<float>()[i] *= 60;
+  fused.run();
+  ops::AttentionOptions options;
+  options.backend = ops::AttentionBackend::kNaive;
+  const Tensor expected = ops::attention(fused.input(), options).out;
+  EXPECT_LE(relative_difference(fused.result.out, expected), 2e-3);
+  for (const double x : values_of(fused.gradient)) ASSERT_TRUE(std::isfinite(x));
+}
+
 TEST(AttentionChecks, messages_name_what_came) {
   const Tensor q = Tensor::zeros({1, 4, 2, 8}), k = Tensor::zeros({1, 12, 2, 8}),
                v = Tensor::zeros({1, 11, 2, 8});
