@@ -104,13 +104,11 @@ std::vector<Pass> other_passes(PassInputs& in) {
 void run_elementwise(const SuiteOptions& options, const Emit& emit) {
   struct Size {
     std::int64_t rows, width;
-    const char* name;
   };
   // One batch of the examples at width and hidden width, and one that no cache holds.
-  const std::vector<Size> sizes =
-      options.quick
-          ? std::vector<Size>{{1024, 256, "small"}}
-          : std::vector<Size>{{2048, 256, "batch"}, {2048, 1024, "hidden"}, {131072, 256, "large"}};
+  const std::vector<Size> sizes = options.quick
+                                      ? std::vector<Size>{{1024, 256}}
+                                      : std::vector<Size>{{2048, 256}, {2048, 1024}, {131072, 256}};
   for (const Size& size : sizes) {
     PassInputs in(size.rows, size.width, options.seed);
     std::vector<Pass> passes = norm_passes(in);
@@ -126,7 +124,8 @@ void run_elementwise(const SuiteOptions& options, const Emit& emit) {
       r.peak_share = r.rate() / m.peak;
       r.runs = m.runs;
       r.dropped = m.dropped;
-      r.series = fmt::format("{}, {}", pass.name, size.name);
+      r.series = fmt::format("{} x {}", size.rows, size.width);
+      r.category = pass.name;
       emit(r);
     }
   }

@@ -37,6 +37,7 @@ struct Record {
   double peak_share = 0;  // of the probe's rate; 0: there is no meaningful peak
   int runs = 0, dropped = 0;
   std::string series;          // for the plot: lines of the same series are joined
+  std::string category;        // for plots with bars
   double x = 0;                // for the plot; 0: categories
   Json more = Json::object();  // further keys of the JSON object
 

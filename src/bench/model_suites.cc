@@ -84,7 +84,7 @@ void run_encode(const SuiteOptions& options, const Emit& emit) {
     r.peak_share = flops / m.seconds / m.peak;
     r.runs = m.runs;
     r.dropped = m.dropped;
-    r.series = c.name;
+    r.category = c.name;
     r.more["gflops"] = flops / m.seconds / 1e9;
     emit(r);
   }
@@ -116,7 +116,7 @@ void run_train(const SuiteOptions& options, const Emit& emit) {
   r.peak_share = flops_per_run / m.seconds / m.peak;
   r.runs = m.runs;
   r.dropped = m.dropped;
-  r.series = "4 layers, width 256";
+  r.category = "4 layers, width 256";
   r.more["gflops"] = flops_per_run / m.seconds / 1e9;
   r.more["peak_bytes"] = telemetry::peak_resident_bytes();
   emit(r);

@@ -38,6 +38,29 @@ std::string machine_line() {
                      num_threads(), num_threads() == 1 ? "" : "s");
 }
 
+// One group of bars per category, one bar per series.
+template <class Value>
+std::string suite_bars(std::span<const Record> records, const Value& value,
+                       const PlotOptions& options) {
+  std::vector<std::string> categories, names;
+  const auto index = [](std::vector<std::string>& list, const std::string& name) {
+    const auto it = std::find(list.begin(), list.end(), name);
+    const auto i = static_cast<std::size_t>(it - list.begin());
+    if (it == list.end()) list.push_back(name);
+    return i;
+  };
+  for (const Record& r : records) {
+    index(categories, r.category);
+    index(names, r.series);
+  }
+  std::vector<PlotSeries> series;
+  for (const std::string& name : names)
+    series.push_back({name, {}, std::vector<double>(categories.size(), std::nan(""))});
+  for (const Record& r : records)
+    series[index(names, r.series)].y[index(categories, r.category)] = value(r);
+  return bar_plot(categories, series, options);
+}
+
 }  // namespace
 
 std::span<const Suite> suites() { return kSuites; }
@@ -127,15 +150,7 @@ std::string suite_plot(const Suite& suite, std::span<const Record> records) {
   const auto value = [&](const Record& r) {
     return has_share ? 100 * r.peak_share : r.shown_rate();
   };
-  if (options.x_label.empty()) {
-    std::vector<std::string> names;
-    PlotSeries series;
-    for (const Record& r : records) {
-      names.push_back(r.series);
-      series.y.push_back(value(r));
-    }
-    return bar_plot(names, {series}, options);
-  }
+  if (options.x_label.empty()) return suite_bars(records, value, options);
   options.log_x = true;
   std::vector<PlotSeries> series;
   std::map<std::string, std::size_t> index;

@@ -17,6 +17,7 @@ namespace {
 
 constexpr double kLeft = 76, kRight = 24, kBottom = 62;
 constexpr int kColours = 7;
+constexpr double kLetter = 7.4;  // width of a letter, more or less
 
 constexpr const char* kStyle = R"(<style>
 svg{--ink:#1c2024;--soft:#60666d;--grid:#e3e6ea;--paper:#ffffff;
@@ -105,7 +106,7 @@ void log_value_axis(Axis& axis, double low, double high) {
 double legend_rows(const std::vector<PlotSeries>& series, const PlotOptions& options) {
   double x = kLeft, rows = 1;
   for (const PlotSeries& s : series) {
-    const double width = 34 + 7.4 * static_cast<double>(s.name.size());
+    const double width = 34 + kLetter * static_cast<double>(s.name.size());
     if (x + width > options.width - kRight && x > kLeft) {
       x = kLeft;
       ++rows;
@@ -139,6 +140,7 @@ std::string marker(std::size_t series, double x, double y) {
   }
 }
 
+// Title, subtitle and legend.
 std::string head(const std::vector<PlotSeries>& series, const PlotOptions& options, bool bars) {
   std::string out = fmt::format(
       R"svg(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img">)svg",
@@ -160,7 +162,7 @@ std::string head(const std::vector<PlotSeries>& series, const PlotOptions& optio
   if (legend_rows(series, options) == 0) return out;
   double x = kLeft;
   for (std::size_t i = 0; i < series.size(); ++i) {
-    const double width = 34 + 7.4 * static_cast<double>(series[i].name.size());
+    const double width = 34 + kLetter * static_cast<double>(series[i].name.size());
     if (x + width > options.width - kRight && x > kLeft) {
       x = kLeft;
       y += 22;
@@ -263,6 +265,98 @@ Axis argument_axis(const std::vector<PlotSeries>& series, const PlotOptions& opt
   return axis;
 }
 
+std::string value_label(double x, double y, const char* anchor, double value) {
+  return fmt::format(
+      R"svg(<text x="{:.1f}" y="{:.1f}" text-anchor="{}" style="font-size:11px">{}</text>)svg"
+      "\n",
+      x, y, anchor, number(value >= 100 ? std::round(value) : value));
+}
+
+struct Bar {
+  double x = 0, y = 0, width = 0, height = 0;
+};
+std::string bar_shape(const Bar& bar, std::size_t series, const std::string& name, double value) {
+  return fmt::format(
+      R"svg(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2" fill="var(--c{})"><title>{}: {}</title></rect>)svg"
+      "\n",
+      bar.x, bar.y, bar.width, bar.height, series % kColours, escape_xml(name), number(value));
+}
+
+std::string standing_bars(const std::vector<std::string>& categories,
+                          const std::vector<PlotSeries>& series, const PlotOptions& options) {
+  const Axis y = value_axis(series, options);
+  std::string out = head(series, options, /*bars=*/true) + axes(y, options);
+  const double group = (options.width - kRight - kLeft) / static_cast<double>(categories.size());
+  const double bar = std::min(64.0, 0.78 * group / static_cast<double>(series.size()));
+  const double base = y(options.log_y ? y.low : 0);
+  for (std::size_t c = 0; c < categories.size(); ++c) {
+    const double middle = kLeft + group * (static_cast<double>(c) + 0.5);
+    out +=
+        fmt::format(R"svg(<text class="s" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)svg"
+                    "\n",
+                    middle, options.height - kBottom + 18, escape_xml(categories[c]));
+    for (std::size_t s = 0; s < series.size(); ++s) {
+      const double value = series[s].y[c];
+      if (!std::isfinite(value)) continue;
+      const double left =
+          middle + bar * (static_cast<double>(s) - static_cast<double>(series.size()) / 2);
+      const double top = std::min(y(value), base), height = std::abs(y(value) - base);
+      out += bar_shape({left + 1, top, bar - 2, height}, s, series[s].name, value);
+      if (bar >= 26) out += value_label(left + bar / 2, top - 4, "middle", value);
+    }
+  }
+  return out + "</svg>\n";
+}
+
+// For long names: they stand on the left, the bars lie, and the plot grows with their number.
+std::string lying_bars(const std::vector<std::string>& categories,
+                       const std::vector<PlotSeries>& series, const PlotOptions& wanted) {
+  constexpr double kBar = 13, kGap = 9;
+  PlotOptions options = wanted;
+  const double group = kBar * static_cast<double>(series.size()) + kGap;
+  const double top = plot_top(series, options) + 4;
+  options.height = static_cast<int>(top + group * static_cast<double>(categories.size()) + kBottom);
+  std::size_t longest = 0;
+  for (const std::string& name : categories) longest = std::max(longest, name.size());
+  const double left = std::min(0.5 * options.width, kLetter * static_cast<double>(longest) + 24);
+  Axis x = value_axis(series, options);
+  x.from = left;
+  x.to = options.width - kRight - 40;
+  std::string out = head(series, options, /*bars=*/true);
+  const double bottom = options.height - kBottom;
+  for (const double tick : x.ticks) {
+    out += fmt::format(
+        R"svg(<line class="g" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/><text class="s" x="{0:.1f}" y="{3:.1f}" text-anchor="middle">{4}</text>)svg"
+        "\n",
+        x(tick), top, bottom, bottom + 18, number(tick));
+  }
+  for (const PlotReference& r : options.references) {
+    out += fmt::format(
+        R"svg(<line class="r" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/><text x="{3:.1f}" y="{4:.1f}">{5}</text>)svg"
+        "\n",
+        x(r.y), top, bottom, x(r.y) + 5, top + 2, escape_xml(r.name));
+  }
+  out += fmt::format(R"svg(<text class="s" x="{:.1f}" y="{}" text-anchor="middle">{}</text>)svg"
+                     "\n",
+                     (x.from + x.to) / 2, options.height - 14, escape_xml(options.y_label));
+  const double base = x(options.log_y ? x.low : 0);
+  for (std::size_t c = 0; c < categories.size(); ++c) {
+    const double start = top + group * static_cast<double>(c) + kGap / 2;
+    out += fmt::format(R"svg(<text class="s" x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>)svg"
+                       "\n",
+                       left - 9, start + (group - kGap) / 2 + 4.5, escape_xml(categories[c]));
+    for (std::size_t s = 0; s < series.size(); ++s) {
+      const double value = series[s].y[c];
+      if (!std::isfinite(value)) continue;
+      const double y = start + kBar * static_cast<double>(s), end = x(value);
+      out += bar_shape({std::min(base, end), y + 1, std::abs(end - base), kBar - 2}, s,
+                       series[s].name, value);
+      out += value_label(std::max(base, end) + 4, y + kBar - 3, "start", value);
+    }
+  }
+  return out + "</svg>\n";
+}
+
 }  // namespace
 
 std::string escape_xml(const std::string& text) {
@@ -326,53 +420,17 @@ std::string bar_plot(const std::vector<std::string>& categories,
   require<ArgumentError>(!categories.empty() && !series.empty(), "plot",
                          "expected categories and series, got {} and {} in '{}'", categories.size(),
                          series.size(), options.title);
+  std::size_t longest = 0;
+  for (const std::string& name : categories) longest = std::max(longest, name.size());
   for (const PlotSeries& s : series) {
     require<ArgumentError>(s.y.size() == categories.size(), "plot",
                            "expected {} values for '{}', got {}", categories.size(), s.name,
                            s.y.size());
   }
-  const Axis y = value_axis(series, options);
-  std::string out = head(series, options, /*bars=*/true) + axes(y, options);
-  const double group = (options.width - kRight - kLeft) / static_cast<double>(categories.size());
-  const double bar = std::min(64.0, 0.78 * group / static_cast<double>(series.size()));
-  const double base = y(options.log_y ? y.low : 0);
-  const bool turned =
-      group < 7.6 * static_cast<double>(std::max_element(
-                                            categories.begin(), categories.end(),
-                                            [](auto& a, auto& b) { return a.size() < b.size(); })
-                                            ->size());
-  for (std::size_t c = 0; c < categories.size(); ++c) {
-    const double middle = kLeft + group * (static_cast<double>(c) + 0.5);
-    const double label = options.height - kBottom + 18;
-    out +=
-        turned
-            ? fmt::format(
-                  R"svg(<text class="s" transform="translate({:.1f} {:.1f}) rotate(-20)" text-anchor="end" style="font-size:11px">{}</text>)svg"
-                  "\n",
-                  middle + 8, label - 4, escape_xml(categories[c]))
-            : fmt::format(
-                  R"svg(<text class="s" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)svg"
-                  "\n",
-                  middle, label, escape_xml(categories[c]));
-    for (std::size_t s = 0; s < series.size(); ++s) {
-      const double value = series[s].y[c];
-      if (!std::isfinite(value)) continue;
-      const double left =
-          middle + bar * (static_cast<double>(s) - static_cast<double>(series.size()) / 2);
-      const double top = std::min(y(value), base), height = std::abs(y(value) - base);
-      out += fmt::format(
-          R"svg(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2" fill="var(--c{})"><title>{}: {}</title></rect>)svg"
-          "\n",
-          left + 1, top, bar - 2, height, s % kColours, escape_xml(series[s].name), number(value));
-      if (bar >= 26) {
-        out += fmt::format(
-            R"svg(<text x="{:.1f}" y="{:.1f}" text-anchor="middle" style="font-size:11px">{}</text>)svg"
-            "\n",
-            left + bar / 2, top - 4, fmt::format("{:.3g}", value));
-      }
-    }
-  }
-  return out + "</svg>\n";
+  const double room = (options.width - kRight - kLeft) / static_cast<double>(categories.size());
+  return room < kLetter * static_cast<double>(longest) + 8
+             ? lying_bars(categories, series, options)
+             : standing_bars(categories, series, options);
 }
 
 }  // namespace qkv::inline v0::bench

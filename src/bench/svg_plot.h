@@ -33,8 +33,9 @@ struct PlotOptions {
 // Lines with markers. At least one finite point is needed, else ArgumentError.
 std::string line_plot(const std::vector<PlotSeries>& series, const PlotOptions& options);
 
-// Groups of vertical bars, one group per category and one bar per series (y has one value per
-// category).
+// Groups of bars, one group per category and one bar per series (y has one value per category).
+// They stand; where the names are too long for that they lie, and the plot's height follows from
+// their number.
 std::string bar_plot(const std::vector<std::string>& categories,
                      const std::vector<PlotSeries>& series, const PlotOptions& options);
 
