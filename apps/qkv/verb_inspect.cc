@@ -203,6 +203,7 @@ void add_inspect(CLI::App& app, Globals& globals) {
       "  qkv inspect out/demo --tensor \"encoder.layers.0.attention.qkv.weight[0,:5]\"");
   verb->callback([options, text, &globals] {
     options->has_text = text->count() > 0;
+    options->text = unmark_brackets(options->text);
     globals.run = [options, &globals] { return run_inspect(*options, globals); };
   });
 }

@@ -15,6 +15,10 @@ namespace qkv::inline v0::io {
 // Tensors are read-only views of the memory map where the data is aligned for its type, copies
 // otherwise. ModelError for anything that does not add up (see tests/io): every number of the
 // header is checked against the file's size before it is used.
+//
+// The file must not be shortened while tensors of it are in use: reading a page that is gone ends
+// the process (SIGBUS), as with every memory map. save_safetensors never does that: it puts a new
+// file under the name, and the old one lives on behind its tensors.
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const std::filesystem::path& path);

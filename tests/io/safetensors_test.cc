@@ -216,6 +216,17 @@ TEST(Safetensors, b58_a_cut_file_is_refused_at_open) {
   }
 }
 
+TEST(Safetensors, b58_saving_over_an_open_file_leaves_its_tensors_alone) {
+  const TempFolder folder;
+  Tensor ones = Tensor::zeros({5000});
+  ones.fill(1);
+  save_safetensors(folder / "m", {{"a", ones}});
+  const Tensor open = SafetensorsFile::open(folder / "m").tensor("a");
+  save_safetensors(folder / "m", {{"a", Tensor::zeros({1})}});
+  for (int i = 0; i < 5000; ++i) ASSERT_EQ(open.data<float>()[i], 1.0F);
+  EXPECT_EQ(SafetensorsFile::open(folder / "m").tensor("a").numel(), 1);
+}
+
 TEST(Safetensors, b59_unaligned_data_is_copied) {
   const std::string values("\x00\x00\x80\x3F\x00\x00\x20\xC0", 8);
   const std::string header = one_tensor("F32", "[2]", "[0,8]");
