@@ -15,23 +15,38 @@ namespace {
 
 constexpr std::size_t kAlign = 64, kTail = 64;
 
-// Eight classes per power of two: at most 12.5 % of a block is unused, and lengths that vary from
-// step to step still hit.
-std::size_t size_class(std::size_t bytes) {
-  const std::size_t wanted = std::max<std::size_t>(bytes + kTail, 512);
-  const std::size_t step = std::max<std::size_t>(std::bit_floor(wanted) / 8, kAlign);
-  return (wanted + step - 1) / step * step;
-}
-
 // In front of each block; as wide as the alignment.
 struct alignas(kAlign) Header {
   std::size_t size = 0;  // of the block behind it
 };
 Header* header_of(void* block) { return static_cast<Header*>(block) - 1; }
 
+// Under AddressSanitizer every block comes from the system with its exact size and is not kept, so
+// that a read or write behind a tensor, or of a released one, is seen.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kCacheBlocks = false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+constexpr bool kCacheBlocks = false;
+#else
+constexpr bool kCacheBlocks = true;
+#endif
+#else
+constexpr bool kCacheBlocks = true;
+#endif
+
+// Eight classes per power of two: at most 12.5 % of a block is unused, and lengths that vary from
+// step to step still hit.
+std::size_t size_class(std::size_t bytes) {
+  if (!kCacheBlocks) return std::max<std::size_t>(bytes, 1);
+  const std::size_t wanted = std::max<std::size_t>(bytes + kTail, 512);
+  const std::size_t step = std::max<std::size_t>(std::bit_floor(wanted) / 8, kAlign);
+  return (wanted + step - 1) / step * step;
+}
+
 void* new_block(std::size_t size) {
-  void* memory = std::aligned_alloc(kAlign, size + sizeof(Header));
-  if (memory == nullptr) return nullptr;
+  void* memory = nullptr;  // not aligned_alloc: the size need not be a multiple of the alignment
+  if (posix_memalign(&memory, kAlign, size + sizeof(Header)) != 0) return nullptr;
   return new (memory) Header{size} + 1;
 }
 
@@ -124,6 +139,7 @@ void free_bytes(void* block, std::size_t bytes, MemoryKind kind) noexcept {
   const std::lock_guard lock(a.mutex);
   a.kinds[static_cast<std::size_t>(kind)].live -= size;
   a.total.live -= size;
+  if (!kCacheBlocks) return delete_block(block);
   try {
     a.cached[header_of(block)->size].push_back(block);
   } catch (const std::bad_alloc&) {
