@@ -1,0 +1,18 @@
+// Random tensors for experiments.
+#pragma once
+
+#include "qkv/tensor.h"
+
+#include "base/random.h"
+
+namespace qkv::inline v0::lab {
+
+// Independent numbers of mean 0 and variance 1, drawn in fp64 and rounded to `dtype`.
+inline Tensor normal_tensor(Random& random, const Shape& shape, DType dtype = DType::kFloat32) {
+  const Tensor x = Tensor::empty(shape, DType::kFloat64);
+  double* data = x.data<double>();
+  for (std::int64_t i = 0; i < x.numel(); ++i) data[i] = random.normal();
+  return x.to(dtype);
+}
+
+}  // namespace qkv::inline v0::lab
