@@ -1,5 +1,6 @@
 // flash-memory: peak bytes and time of attention with the whole score matrix and with tiles.
 #include <chrono>
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>

@@ -1,4 +1,5 @@
 // fused-equals-manual: attention in one call beside the same formula step by step.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
@@ -8,6 +9,7 @@
 #include "lab/draw.h"
 #include "lab/lab.h"
 #include "ops/attention.h"
+#include "ops/linear.h"
 #include "ops/softmax.h"
 
 namespace qkv::inline v0::lab {

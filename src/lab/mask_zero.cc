@@ -8,6 +8,7 @@
 #include "lab/draw.h"
 #include "lab/lab.h"
 #include "ops/attention.h"
+#include "ops/linear.h"
 #include "ops/softmax.h"
 
 namespace qkv::inline v0::lab {

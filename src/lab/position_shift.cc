@@ -1,4 +1,5 @@
 // position-shift: which functions of two sinusoidal codes depend on their distance alone.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 

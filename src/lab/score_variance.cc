@@ -1,4 +1,5 @@
 // score-variance: how widely dot products of random vectors spread.
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -14,17 +15,14 @@ namespace {
 
 constexpr double kTolerance = 0.05;
 
-// Variance of scale * q.k over `samples` pairs. With a single key, attention's log-sum-exp is the
-// score itself.
-double score_variance(Random& random, std::int64_t width, std::int64_t samples, double scale) {
-  ops::AttentionInput input;
-  input.q = normal_tensor(random, {samples, 1, 1, width});
-  input.k = normal_tensor(random, {samples, 1, 1, width});
-  input.v = Tensor::zeros({samples, 1, 1, 1});
+// Variance of scale * q.k over all pairs. With a single key, attention's log-sum-exp is the score
+// itself.
+double score_variance(const ops::AttentionInput& input, double scale) {
   ops::AttentionOptions options;
   options.scale = scale;
   const Tensor scores = ops::attention(input, options).lse;
   const float* s = scores.data<float>();
+  const std::int64_t samples = scores.numel();
   double sum = 0, squares = 0;
   for (std::int64_t i = 0; i < samples; ++i) {
     sum += s[i];
@@ -48,10 +46,13 @@ Result run_score_variance(const Options& options) {
   chart.lines = {{"q.k", {}}, {"q.k / sqrt(d_k)", {}}};
   for (const std::int64_t width : {8, 16, 64, 128, 512}) {
     const auto d = static_cast<double>(width);
-    Random raw_draws(options.seed, static_cast<std::uint64_t>(width));
-    const double raw = score_variance(raw_draws, width, samples, 1);
-    Random scaled_draws(options.seed, static_cast<std::uint64_t>(width) + 1);
-    const double scaled = score_variance(scaled_draws, width, samples, 1 / std::sqrt(d));
+    Random random(options.seed, static_cast<std::uint64_t>(width));
+    ops::AttentionInput input;
+    input.q = normal_tensor(random, {samples, 1, 1, width});
+    input.k = normal_tensor(random, {samples, 1, 1, width});
+    input.v = Tensor::zeros({samples, 1, 1, 1});
+    const double raw = score_variance(input, 1);
+    const double scaled = score_variance(input, 1 / std::sqrt(d));
     worst = std::max({worst, std::abs(raw / d - 1), std::abs(scaled - 1)});
     result.table.rows.push_back({fmt::format("{}", width), fmt::format("{:.2f}", raw),
                                  fmt::format("{:.4f}", raw / d), fmt::format("{:.4f}", scaled)});
