@@ -111,8 +111,9 @@ void add_lab(CLI::App& app, Globals& globals) {
   verb->add_option("--out", options->out, "folder for NAME.json and pictures");
   verb->add_option("--data", options->data,
                    "folder of the support requests, for broken-attention (default: data/support)");
-  verb->add_option("--model", options->model,
-                   "trained run folder for broken-attention, such as out/demo (default: trains one)");
+  verb->add_option(
+      "--model", options->model,
+      "trained run folder for broken-attention, such as out/demo (default: trains one)");
   verb->footer(
       "Examples:\n  qkv lab --list\n  qkv lab scale-gradient --json\n  qkv lab all --out out/lab");
   verb->callback([options, &globals] {

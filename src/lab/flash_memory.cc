@@ -1,6 +1,6 @@
 // flash-memory: peak bytes and time of attention with the whole score matrix and with tiles.
-#include <chrono>
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -63,7 +63,8 @@ double exponent(const std::vector<std::pair<double, double>>& points) {
 double largest_difference(const Tensor& a, const Tensor& b) {
   double largest = 0;
   for (std::int64_t i = 0; i < a.numel(); ++i)
-    largest = std::max(largest, std::abs(static_cast<double>(a.data<float>()[i]) - b.data<float>()[i]));
+    largest =
+        std::max(largest, std::abs(static_cast<double>(a.data<float>()[i]) - b.data<float>()[i]));
   return largest;
 }
 
@@ -72,9 +73,14 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 Result run_flash_memory(const Options& options) {
   const std::int64_t naive_limit = options.full ? 16384 : 4096;
   Result result;
-  result.table.columns = {"n",     "naive MiB", "flash MiB", "naive ms", "flash ms", "largest difference"};
+  result.table.columns = {"n",        "naive MiB", "flash MiB",
+                          "naive ms", "flash ms",  "largest difference"};
   Json rows = Json::array();
-  LineChart chart{"memory of one attention head beyond its input (d = 64)", "n", "MiB", true, true,
+  LineChart chart{"memory of one attention head beyond its input (d = 64)",
+                  "n",
+                  "MiB",
+                  true,
+                  true,
                   {{"whole matrix", {}}, {"tiles", {}}}};
   std::vector<std::pair<double, double>> naive_points, flash_points;
   double worst = 0;
@@ -88,8 +94,12 @@ Result run_flash_memory(const Options& options) {
     row["flash_seconds"] = flash.seconds;
     flash_points.emplace_back(n, flash.bytes);
     chart.lines[1].points.emplace_back(n, flash.bytes / kMiB);
-    std::vector<std::string> cells{fmt::format("{}", n), "-", fmt::format("{:.2f}", flash.bytes / kMiB),
-                                   "-", fmt::format("{:.1f}", 1e3 * flash.seconds), "-"};
+    std::vector<std::string> cells{fmt::format("{}", n),
+                                   "-",
+                                   fmt::format("{:.2f}", flash.bytes / kMiB),
+                                   "-",
+                                   fmt::format("{:.1f}", 1e3 * flash.seconds),
+                                   "-"};
     if (n <= naive_limit) {
       const Cost naive = cost_of(input, true);
       const double difference = largest_difference(naive.out, flash.out);

@@ -54,7 +54,8 @@ Pass fused(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dout
   input.k = k.reshape(padded);
   input.v = v.reshape(padded);
   const ops::AttentionResult result = ops::attention(input, {});
-  const ops::AttentionGradients g{Tensor::empty(padded, q.dtype()), Tensor::empty(padded, q.dtype()),
+  const ops::AttentionGradients g{Tensor::empty(padded, q.dtype()),
+                                  Tensor::empty(padded, q.dtype()),
                                   Tensor::empty(padded, q.dtype())};
   ops::attention_backward(dout.reshape(padded), input, result, {}, g);
   return {result.out.reshape(flat), g.dq.reshape(flat), g.dk.reshape(flat), g.dv.reshape(flat)};
@@ -110,8 +111,9 @@ Result run_fused_equals_manual(const Options& options) {
     if (format.storage == DType::kFloat64) output_64 = differences[0];
   }
   result.holds = close && output_64 <= kBound64 ? Holds::kTrue : Holds::kFalse;
-  result.verdict = fmt::format("the largest difference of an output is {:.2e} in float64 (bound {:.0e})",
-                               output_64, kBound64);
+  result.verdict =
+      fmt::format("the largest difference of an output is {:.2e} in float64 (bound {:.0e})",
+                  output_64, kBound64);
   return result;
 }
 

@@ -45,6 +45,10 @@ constexpr std::array kExperiments{
     Experiment{"position-shift",
                "the difference of two sinusoidal codes depends on their distance only",
                run_position_shift},
+    Experiment{"broken-attention",
+               "an attention without scale and with padding scores of 0 passes on short texts and "
+               "fails on long ones with several products",
+               run_broken_attention},
 };
 
 // Columns on a terminal: 2 for the wide characters of East Asian scripts.

@@ -68,5 +68,6 @@ Result run_mask_polarity(const Options& options);
 Result run_flash_memory(const Options& options);
 Result run_order_blind(const Options& options);
 Result run_position_shift(const Options& options);
+Result run_broken_attention(const Options& options);
 
 }  // namespace qkv::inline v0::lab

@@ -1,4 +1,5 @@
-// mask-values: numbers that stand in for "blocked", in three formats, with usual and extreme scores.
+// mask-values: numbers that stand in for "blocked", in three formats, with usual and extreme
+// scores.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -30,8 +31,8 @@ double lowest(DType dtype) {
 
 struct Case {
   const char* key;
-  float lead;   // how far the blocked scores lie above the others
-  int masks;    // how often the mask is added
+  float lead;  // how far the blocked scores lie above the others
+  int masks;   // how often the mask is added
   bool all_blocked;
 };
 
@@ -80,7 +81,11 @@ Result run_mask_values(const Options& options) {
   Random random(options.seed);
   const Tensor scores = normal_tensor(random, {kRows, kKeys});
   Result result;
-  result.table.columns = {"format", "value", "usual scores", "blocked scores 30000 higher", "row blocked entirely",
+  result.table.columns = {"format",
+                          "value",
+                          "usual scores",
+                          "blocked scores 30000 higher",
+                          "row blocked entirely",
                           "the same by two masks"};
   result.measured = Json::object();
   bool infinity_blocks = true, others_differ = false;
@@ -111,8 +116,10 @@ Result run_mask_values(const Options& options) {
   result.holds = infinity_blocks && others_differ ? Holds::kTrue : Holds::kFalse;
   const double leak = result.measured.at("float32").at("-1e4").at("outliers").as_double();
   result.verdict = fmt::format(
-      "weight on blocked keys: -inf gives exactly 0 everywhere; -1e4 leaves {:.2g} when their scores "
-      "are 30000 higher than the others; a row blocked entirely is spread over its blocked keys by finite values, and "
+      "weight on blocked keys: -inf gives exactly 0 everywhere; -1e4 leaves {:.2g} when their "
+      "scores "
+      "are 30000 higher than the others; a row blocked entirely is spread over its blocked keys by "
+      "finite values, and "
       "two added lowest numbers overflow to -inf",
       leak);
   return result;

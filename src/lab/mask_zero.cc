@@ -66,7 +66,8 @@ Result run_mask_zero(const Options& options) {
     Leak leak;
   };
   const std::vector<Way> ways = {
-      {"write 0 before softmax", "write_zero", leak_of(weights_with(scores, [](float) { return 0.0f; }))},
+      {"write 0 before softmax", "write_zero",
+       leak_of(weights_with(scores, [](float) { return 0.0f; }))},
       {"multiply by 0 before softmax", "multiply_zero",
        leak_of(weights_with(scores, [](float s) { return s * 0.0f; }))},
       {"write -inf before softmax", "minus_infinity",
@@ -77,8 +78,8 @@ Result run_mask_zero(const Options& options) {
   result.table.columns = {"causal mask", "weight on blocked keys, mean", "largest"};
   result.measured = Json::object();
   for (const Way& way : ways) {
-    result.table.rows.push_back({way.name, fmt::format("{:.4f}", way.leak.mean),
-                                 fmt::format("{:.4f}", way.leak.largest)});
+    result.table.rows.push_back(
+        {way.name, fmt::format("{:.4f}", way.leak.mean), fmt::format("{:.4f}", way.leak.largest)});
     result.measured[std::string(way.key) + "_mean"] = way.leak.mean;
     result.measured[std::string(way.key) + "_largest"] = way.leak.largest;
   }

@@ -24,7 +24,7 @@ std::string line_chart(const LineChart& chart);
 struct HeatMap {
   std::string title;
   std::vector<std::string> rows, columns;
-  std::vector<float> values;         // rows x columns, >= 0; the largest is the darkest
+  std::vector<float> values;        // rows x columns, >= 0; the largest is the darkest
   std::vector<std::size_t> marked;  // rows and columns with this index are set in bold
 };
 // Maps beside each other in one picture, each cell with its value as a tooltip.

@@ -42,8 +42,12 @@ Result run_position_shift(const Options&) {
                           "norm of the difference", "inner product"};
   Json rows = Json::array();
   double cosine_1000 = 0, norm_spread = 0, product_spread = 0, norm_first = 0, product_first = 0;
-  LineChart chart{"difference of two codes, 5 positions apart", "first position + 1", "value", true,
-                  false, {{"cosine to the difference at 100", {}}, {"norm / norm at 0", {}}}};
+  LineChart chart{"difference of two codes, 5 positions apart",
+                  "first position + 1",
+                  "value",
+                  true,
+                  false,
+                  {{"cosine to the difference at 100", {}}, {"norm / norm at 0", {}}}};
   for (const std::int64_t start : starts) {
     const std::vector<double> d = difference(table, start);
     const double* row = table.data<double>() + start * kWidth;

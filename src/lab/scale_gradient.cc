@@ -18,8 +18,8 @@ constexpr double kReported = 81;     // the factor of the claim
 constexpr double kDeadShare = 1e-3;  // a row below this part of the scaled median is dead
 
 struct Side {
-  std::vector<double> row_norms;  // of dL/dQ
-  double norm = 0;                // of all of dL/dQ
+  std::vector<double> row_norms;    // of dL/dQ
+  double norm = 0;                  // of all of dL/dQ
   double entropy = 0, largest = 0;  // means over rows
 };
 
@@ -68,13 +68,17 @@ Side measure(const ops::AttentionInput& input, const Tensor& dout, double scale)
 Result run_scale_gradient(const Options& options) {
   const std::int64_t keys = 512, queries = options.full ? 512 : 128;
   Result result;
-  result.table.columns = {"d_k",          "gradient, without / with",  "same, factor divided out",
-                          "dead without", "entropy with", "entropy without",
-                          "largest weight with", "largest without"};
+  result.table.columns = {
+      "d_k",          "gradient, without / with", "same, factor divided out", "dead without",
+      "entropy with", "entropy without",          "largest weight with",      "largest without"};
   Json rows = Json::array();
   double ratio_64 = 0, largest_64 = 0, dead_64 = 0, dead_512 = 0;
-  LineChart chart{"gradient of the queries without the scale, relative to with it", "d_k",
-                  "ratio",  true, true, {{"norm of dL/dQ", {}}, {"median row", {}}}};
+  LineChart chart{"gradient of the queries without the scale, relative to with it",
+                  "d_k",
+                  "ratio",
+                  true,
+                  true,
+                  {{"norm of dL/dQ", {}}, {"median row", {}}}};
   for (std::int64_t width = 8; width <= 4096; width *= 2) {
     Random random(options.seed, static_cast<std::uint64_t>(width));
     ops::AttentionInput input;
@@ -85,18 +89,19 @@ Result run_scale_gradient(const Options& options) {
     const double root = std::sqrt(static_cast<double>(width));
     const Side with = measure(input, dout, 1 / root), without = measure(input, dout, 1);
     const double middle = median(with.row_norms);
-    const auto dead = static_cast<double>(
-        std::count_if(without.row_norms.begin(), without.row_norms.end(),
-                      [&](double norm) { return norm < kDeadShare * middle; }));
+    const auto dead =
+        static_cast<double>(std::count_if(without.row_norms.begin(), without.row_norms.end(),
+                                          [&](double norm) { return norm < kDeadShare * middle; }));
     const double dead_share = dead / static_cast<double>(queries);
-    const double ratio = without.norm / with.norm, median_ratio = median(without.row_norms) / middle;
+    const double ratio = without.norm / with.norm,
+                 median_ratio = median(without.row_norms) / middle;
     if (width == 64) ratio_64 = ratio, largest_64 = without.largest, dead_64 = dead_share;
     if (width == 512) dead_512 = dead_share;
     result.table.rows.push_back(
-        {fmt::format("{}", width), fmt::format("{:.3g}", ratio), fmt::format("{:.3g}", ratio / root),
-         fmt::format("{:.1f} %", 100 * dead_share), fmt::format("{:.2f}", with.entropy),
-         fmt::format("{:.2f}", without.entropy), fmt::format("{:.3f}", with.largest),
-         fmt::format("{:.3f}", without.largest)});
+        {fmt::format("{}", width), fmt::format("{:.3g}", ratio),
+         fmt::format("{:.3g}", ratio / root), fmt::format("{:.1f} %", 100 * dead_share),
+         fmt::format("{:.2f}", with.entropy), fmt::format("{:.2f}", without.entropy),
+         fmt::format("{:.3f}", with.largest), fmt::format("{:.3f}", without.largest)});
     Json row = Json::object();
     row["d_k"] = width;
     row["gradient_ratio"] = ratio;

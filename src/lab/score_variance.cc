@@ -37,7 +37,8 @@ double score_variance(const ops::AttentionInput& input, double scale) {
 Result run_score_variance(const Options& options) {
   const std::int64_t samples = options.full ? 100000 : 20000;
   Result result;
-  result.table.columns = {"d_k", "variance of q.k", "variance / d_k", "after dividing by sqrt(d_k)"};
+  result.table.columns = {"d_k", "variance of q.k", "variance / d_k",
+                          "after dividing by sqrt(d_k)"};
   result.measured = Json::object();
   result.measured["samples"] = samples;
   Json rows = Json::array();
