@@ -17,7 +17,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 LANGUAGES = ("en", "zh")
 # Lines of each length class in each split; the two languages share them equally.
 COUNTS = {
-    "train": {"short": 2000, "medium": 4000, "long": 3000},
+    "train": {"short": 2400, "medium": 5200, "long": 5600},
     "validation": {"short": 270, "medium": 260, "long": 270},
     "test": {"short": 400, "medium": 400, "long": 400},
 }
@@ -28,7 +28,7 @@ LIMITS = {
 }
 MAX_SIMILARITY = 0.6  # Jaccard of character 4-grams between lines of different splits
 NGRAM = 4
-QUOTED = 0.26  # part of the closed matters that use the very clause of another intent
+QUOTED = 0.3  # part of the closed matters that use the very clause of another intent
 TEST_SHARE = 5  # one (wording, product) pair in five is kept from training
 
 
@@ -161,7 +161,7 @@ def compose(parts, rng, split, intent, length, unseen):
     if wording is None:
         return None
     known = length == "long" or (length == "medium" and rng.random() < 0.4)
-    closed = {"short": 0, "medium": 0 if known and rng.random() < 0.3 else 1, "long": rng.choice((2, 3, 3))}[length]
+    closed = {"short": 0, "medium": 0 if known and rng.random() < 0.3 else 1, "long": rng.choice((2, 2, 3))}[length]
     others = rng.sample([i for i in parts.intents if i != intent], closed)
     body = [line.over(other, known, rng.random() < QUOTED) for other in others]
     if length == "long" and rng.random() < 0.5 or length == "medium" and rng.random() < 0.3:
