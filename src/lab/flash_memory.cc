@@ -71,7 +71,7 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 Result run_flash_memory(const Options& options) {
-  const std::int64_t naive_limit = options.full ? 16384 : 4096;
+  const std::int64_t naive_limit = options.full ? 8192 : 2048;
   Result result;
   result.table.columns = {"n",        "naive MiB", "flash MiB",
                           "naive ms", "flash ms",  "largest difference"};
