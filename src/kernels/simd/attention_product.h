@@ -34,15 +34,23 @@ constexpr int rows_for(int vectors) {
   return kLanes == 4 ? (vectors == 2 ? 4 : 8) : (vectors == 2 ? 6 : 8);
 }
 
-// `groups` times kRows rows.
+// A part of a product: rows from `row` on, registers from `column` (in floats) on, depths [begin,
+// end). Passed beside the product, since copies of fresh structs stall on store forwarding.
+struct Part {
+  std::int64_t row, column, begin, end, groups;
+};
+
+// `groups` times kRows rows by kVectors registers.
 template <int kRows, int kVectors>
-[[gnu::noinline]] static void product_tile(const Product& p, std::int64_t groups) {
-  const float* first = p.a;
-  const float* pre = p.pre;
-  const float* post = p.post;
-  float* to = p.c;
+[[gnu::noinline]] static void product_tile(const Product& p, const Part& part) {
   const std::int64_t a_row = p.a_row, a_depth = p.a_depth, b_stride = p.b_stride;
-  const std::int64_t c_stride = p.c_stride, depth = p.depth;
+  const std::int64_t c_stride = p.c_stride, depth = part.end - part.begin;
+  const float* first = p.a + part.row * a_row + part.begin * a_depth;
+  const float* right_first = p.b + part.begin * b_stride + part.column;
+  const float* pre = p.pre ? p.pre + part.row : nullptr;
+  const float* post = p.post ? p.post + part.row : nullptr;
+  float* to = p.c + part.row * c_stride + part.column;
+  std::int64_t groups = part.groups;
   for (; groups > 0; --groups, first += kRows * a_row, to += kRows * c_stride) {
     F32 c[kRows][kVectors];
 #pragma GCC unroll 8
@@ -63,7 +71,7 @@ template <int kRows, int kVectors>
       }
     }
     const float* a = first;
-    const float* b = p.b;
+    const float* b = right_first;
     for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_stride) {
       F32 right[kVectors];
 #pragma GCC unroll 4
@@ -90,26 +98,26 @@ template <int kRows, int kVectors>
 }
 
 template <int kVectors, int kRows = rows_for(kVectors)>
-QKV_INLINE void product_rows(const Product& p, std::int64_t rows, std::int64_t groups) {
+QKV_INLINE void product_rows(const Product& p, std::int64_t rows, const Part& part) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return product_rows<kVectors, kRows - 1>(p, rows, groups);
+    if (rows < kRows) return product_rows<kVectors, kRows - 1>(p, rows, part);
   }
-  product_tile<kRows, kVectors>(p, groups);
+  product_tile<kRows, kVectors>(p, part);
 }
 
-// groups * rows rows by `vectors` registers, rows <= rows_for(vectors).
-QKV_INLINE void product_groups(const Product& p, std::int64_t rows, std::int64_t groups,
-                               std::int64_t vectors) {
+// part.groups * rows rows by `vectors` registers, rows <= rows_for(vectors).
+QKV_INLINE void product_groups(const Product& p, std::int64_t rows, std::int64_t vectors,
+                               const Part& part) {
   switch (vectors) {
     case 1:
-      return product_rows<1>(p, rows, groups);
+      return product_rows<1>(p, rows, part);
     case 2:
-      return product_rows<2>(p, rows, groups);
+      return product_rows<2>(p, rows, part);
 #if defined(QKV_ISA_avx512)
     case 3:
-      return product_rows<3>(p, rows, groups);
+      return product_rows<3>(p, rows, part);
     case 4:
-      return product_rows<4>(p, rows, groups);
+      return product_rows<4>(p, rows, part);
 #endif
     default:
       return;
@@ -124,17 +132,8 @@ QKV_INLINE std::int64_t even_share(std::int64_t n, std::int64_t most) {
   return (count + parts - 1) / parts;
 }
 
-QKV_INLINE Product moved(Product p, std::int64_t row, std::int64_t column) {
-  p.a += row * p.a_row;
-  p.b += column;
-  p.c += row * p.c_stride + column;
-  if (p.pre) p.pre += row;
-  if (p.post) p.post += row;
-  return p;
-}
-
 // Rows by `vectors` registers, all of it.
-[[gnu::noinline]] static void product_all(const Product& whole, std::int64_t rows,
+[[gnu::noinline]] static void product_all(const Product& p, std::int64_t rows,
                                           std::int64_t vectors) {
   const std::int64_t group = even_share(vectors, kMaxVectors);
   const std::int64_t step = even_share(rows, rows_for(static_cast<int>(group)));
@@ -143,41 +142,34 @@ QKV_INLINE Product moved(Product p, std::int64_t row, std::int64_t column) {
       step == rows ? 1 : static_cast<std::uint32_t>(rows) / static_cast<std::uint32_t>(step);
   const std::int64_t rest = rows - full * step;
   for (std::int64_t n = 0; n < vectors; n += group) {
-    const Product p = moved(whole, 0, n * kLanes);
     const std::int64_t width = smaller(group, vectors - n);
-    product_groups(p, step, full, width);
-    if (rest > 0) product_groups(moved(p, full * step, 0), rest, 1, width);
+    product_groups(p, step, width, {0, n * kLanes, 0, p.depth, full});
+    if (rest > 0) product_groups(p, rest, width, {full * step, n * kLanes, 0, p.depth, 1});
   }
 }
 
 QKV_INLINE bool is_everything(Band band) { return band.low == -kFar && band.high == kFar; }
 
 // Rows by `vectors` registers; row m needs depths [m + low, m + high] only.
-[[gnu::noinline]] static void product_by_depth(const Product& whole, std::int64_t rows,
+[[gnu::noinline]] static void product_by_depth(const Product& p, std::int64_t rows,
                                                std::int64_t vectors, Band band) {
-  if (is_everything(band)) return product_all(whole, rows, vectors);
+  if (is_everything(band)) return product_all(p, rows, vectors);
   const std::int64_t group = even_share(vectors, kMaxVectors);
-  for (std::int64_t n = 0; n < vectors; n += group) {
-    const std::int64_t width = smaller(group, vectors - n);
-    const std::int64_t step = even_share(rows, rows_for(static_cast<int>(group)));
+  const std::int64_t step = even_share(rows, rows_for(static_cast<int>(group)));
+  for (std::int64_t n = 0; n < vectors; n += group)
     for (std::int64_t m = 0; m < rows; m += step) {
       const std::int64_t height = smaller(step, rows - m);
-      Product p = moved(whole, m, n * kLanes);
-      const std::int64_t begin = clamp_to(m + band.low, 0, whole.depth);
-      const std::int64_t end = clamp_to(m + height + band.high, begin, whole.depth);
-      p.a += begin * p.a_depth;
-      p.b += begin * p.b_stride;
-      p.depth = end - begin;
-      product_groups(p, height, 1, width);
+      const std::int64_t begin = clamp_to(m + band.low, 0, p.depth);
+      const std::int64_t end = clamp_to(m + height + band.high, begin, p.depth);
+      product_groups(p, height, smaller(group, vectors - n), {m, n * kLanes, begin, end, 1});
     }
-  }
 }
 
 // Rows by `vectors` registers; of row m only the registers that meet columns [m + low, m + high]
 // are computed, the others are left alone.
-[[gnu::noinline]] static void product_by_columns(const Product& whole, std::int64_t rows,
+[[gnu::noinline]] static void product_by_columns(const Product& p, std::int64_t rows,
                                                  std::int64_t vectors, Band band) {
-  if (is_everything(band)) return product_all(whole, rows, vectors);
+  if (is_everything(band)) return product_all(p, rows, vectors);
   const std::int64_t most = smaller(vectors, kMaxVectors);
   const std::int64_t step = even_share(rows, rows_for(static_cast<int>(most)));
   for (std::int64_t m = 0; m < rows; m += step) {
@@ -188,7 +180,7 @@ QKV_INLINE bool is_everything(Band band) { return band.low == -kFar && band.high
     if (begin >= end) continue;
     const std::int64_t group = even_share(end - begin, kMaxVectors);
     for (std::int64_t n = begin; n < end; n += group)
-      product_groups(moved(whole, m, n * kLanes), height, 1, smaller(group, end - n));
+      product_groups(p, height, smaller(group, end - n), {m, n * kLanes, 0, p.depth, 1});
   }
 }
 
