@@ -13,7 +13,7 @@
 namespace qkv::inline v0 {
 namespace {
 
-constexpr std::size_t kAlign = 64, kTail = 64;
+constexpr std::size_t kAlign = 64;
 
 // In front of each block; as wide as the alignment.
 struct alignas(kAlign) Header {
@@ -21,25 +21,13 @@ struct alignas(kAlign) Header {
 };
 Header* header_of(void* block) { return static_cast<Header*>(block) - 1; }
 
-// Under AddressSanitizer every block comes from the system with its exact size and is not kept, so
-// that a read or write behind a tensor, or of a released one, is seen.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kCacheBlocks = false;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr bool kCacheBlocks = false;
-#else
-constexpr bool kCacheBlocks = true;
-#endif
-#else
-constexpr bool kCacheBlocks = true;
-#endif
+constexpr bool kCacheBlocks = kSpareBytes > 0;
 
 // Eight classes per power of two: at most 12.5 % of a block is unused, and lengths that vary from
 // step to step still hit.
 std::size_t size_class(std::size_t bytes) {
   if (!kCacheBlocks) return std::max<std::size_t>(bytes, 1);
-  const std::size_t wanted = std::max<std::size_t>(bytes + kTail, 512);
+  const std::size_t wanted = std::max<std::size_t>(bytes + kSpareBytes, 512);
   const std::size_t step = std::max<std::size_t>(std::bit_floor(wanted) / 8, kAlign);
   return (wanted + step - 1) / step * step;
 }

@@ -2,14 +2,30 @@
 //
 // Freed blocks are kept by size class and handed out again, so that a training step allocates from
 // the system only once; release_cached_memory() gives them back. Blocks are 64-byte aligned and
-// have >= 64 spare bytes at the end. Debug builds fill new and released memory with NaN patterns.
-// All functions are thread-safe.
+// have kSpareBytes readable bytes at the end, which nobody may write. Debug builds fill new and
+// released memory with NaN patterns and check the spare bytes. All functions are thread-safe.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+// Under AddressSanitizer every block comes from the system with its exact size and is not kept, so
+// that a read or write behind a tensor, or of a released one, is seen.
+#if defined(__SANITIZE_ADDRESS__)
+#define QKV_EXACT_BLOCKS 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define QKV_EXACT_BLOCKS 1
+#endif
+#endif
+
 namespace qkv::inline v0 {
+
+#if defined(QKV_EXACT_BLOCKS)
+inline constexpr std::size_t kSpareBytes = 0;
+#else
+inline constexpr std::size_t kSpareBytes = 64;
+#endif
 
 enum class MemoryKind : std::uint8_t {
   kWeights,

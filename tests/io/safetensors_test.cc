@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "support/files.h"
 
 namespace {
@@ -269,7 +270,7 @@ TEST(Safetensors, bytes_behind_the_last_element_are_readable) {
     int sum = 0;
     for (std::size_t i = 0; i < a.nbytes(); ++i) sum += bytes[i];
     EXPECT_EQ(sum, 0);
-    (void)bytes[a.nbytes() + 63];
+    if (kSpareBytes > 0) (void)bytes[a.nbytes() + kSpareBytes - 1];
   }
 }
 
