@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/cpu.h"
 #include "base/memory.h"
+#include "base/signals.h"
 #include "kernels/reference/gemm.h"
 
 namespace qkv::inline v0::kernels {
@@ -26,7 +27,9 @@ constexpr std::int64_t kPackColumns = 256;
 // thread_scratch slots: oneDNN's own scratch memory, and rows that had to be brought together.
 constexpr int kScratchSlot = 0, kRowsSlot = 3;
 
-// oneDNN takes its number of threads from the calling thread's OpenMP setting.
+// oneDNN takes its number of threads from the calling thread's OpenMP setting. Some of its
+// generated code (2.6.3, the products of AVX2) uses the stack pointer as one more register: the
+// frame of a signal handler would then be written into the heap. So signals wait while it runs.
 class OneThread {
  public:
   OneThread() : previous_(omp_get_max_threads()) {
@@ -39,6 +42,7 @@ class OneThread {
   OneThread& operator=(const OneThread&) = delete;
 
  private:
+  const SignalsHeld signals_;
   int previous_;
 };
 
