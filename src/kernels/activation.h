@@ -1,5 +1,4 @@
-// Elementwise activations over rows, with the bias in front and its gradient behind fused into the
-// pass.
+// Elementwise activations over rows, with the sums for the bias' gradient in the backward pass.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +13,14 @@ constexpr bool is_gated(Activation a) {
   return a == Activation::kSwiglu || a == Activation::kGeglu;
 }
 
-// pre = in + bias; y = activation(pre). Rows of `in` hold `width` elements (2 width if gated), rows
-// of y `width`.
+// y = activation(in). Rows of `in` hold `width` elements (2 width if gated), rows of y `width`.
 template <class T>
 struct ActivationForward {
   Activation kind;
   std::int64_t rows, width;
   const T* in;
   std::int64_t in_stride;
-  const T* bias;  // null: none
-  T* pre;         // where `in + bias` is kept, stride in_stride, may be `in`; null: not kept
-  T* y;           // may be `in` if not gated and pre is null
+  T* y;  // may be `in` if not gated
   std::int64_t y_stride;
 };
 

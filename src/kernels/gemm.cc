@@ -66,7 +66,7 @@ memory::desc matrix(std::int64_t rows, std::int64_t columns, std::int64_t stride
 }
 
 dnnl::matmul::primitive_desc product_desc(const memory::desc& a, const memory::desc& b,
-                                          const memory::desc& c, bool accumulate) {
+                                          const memory::desc& c, bool accumulate, bool has_bias) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (accumulate) {
@@ -74,6 +74,8 @@ dnnl::matmul::primitive_desc product_desc(const memory::desc& a, const memory::d
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
   }
+  if (has_bias)
+    return {dnnl::matmul::desc(a, b, matrix(1, c.dims()[1], c.dims()[1]), c), attributes, engine()};
   return {dnnl::matmul::desc(a, b, c), attributes, engine()};
 }
 
@@ -86,7 +88,8 @@ memory::desc packed_layout(std::int64_t k, std::int64_t n) {
   if (is_new) {
     constexpr std::int64_t kRows = 64;
     const memory::desc any({k, n}, memory::data_type::f32, memory::format_tag::any);
-    it->second = product_desc(matrix(kRows, k, k), any, matrix(kRows, n, n), false).weights_desc();
+    it->second =
+        product_desc(matrix(kRows, k, k), any, matrix(kRows, n, n), false, false).weights_desc();
   }
   return it->second;
 }
@@ -120,16 +123,18 @@ memory unbound(const memory::desc& desc) { return {desc, engine(), nullptr}; }
 // threads).
 Call& product_call(std::int64_t m, const PackedProduct& p) {
   thread_local Calls<4> calls;
-  const auto [it, is_new] = calls.try_emplace({m, p.n, p.k, p.accumulate ? 1 : 0});
+  const bool has_bias = p.bias != nullptr;
+  const auto [it, is_new] = calls.try_emplace({m, p.n, p.k, p.accumulate ? 1 : has_bias ? 2 : 0});
   Call& call = it->second;
   if (is_new) {
     const auto desc = product_desc(matrix(m, p.k, p.k), packed_layout(p.k, p.n),
-                                   matrix(m, p.n, p.n), p.accumulate);
+                                   matrix(m, p.n, p.n), p.accumulate, has_bias);
     call.primitive = dnnl::matmul(desc);
     call.scratch_bytes = desc.scratchpad_desc().get_size();
     call.arguments = {{DNNL_ARG_SRC, unbound(desc.src_desc())},
                       {DNNL_ARG_WEIGHTS, unbound(desc.weights_desc())},
                       {DNNL_ARG_DST, unbound(desc.dst_desc())}};
+    if (has_bias) call.arguments.emplace(DNNL_ARG_BIAS, unbound(desc.bias_desc()));
     if (call.scratch_bytes > 0)
       call.arguments.emplace(DNNL_ARG_SCRATCHPAD, unbound(desc.scratchpad_desc()));
   }
@@ -222,6 +227,7 @@ void multiply_packed(const PackedProduct& problem) {
       Call& call = product_call(block, problem);
       call.point(DNNL_ARG_SRC, a);
       call.point(DNNL_ARG_WEIGHTS, problem.packed);
+      if (problem.bias != nullptr) call.point(DNNL_ARG_BIAS, problem.bias);
       call.point(DNNL_ARG_DST, problem.c + row * problem.n);
       call.run();
     }

@@ -39,7 +39,8 @@ std::int64_t packed_columns(std::int64_t k, std::int64_t n);
 void pack(const float* b, std::int64_t ldb, bool transpose, std::int64_t k, std::int64_t n,
           void* packed);
 
-// C = A B, or C += if accumulate; C is dense. k, n >= 1; any m: it is cut into blocks of 256, 128,
+// C = A B + bias, or C += A B if accumulate; C is dense. k, n >= 1; any m: it is cut into blocks of
+// 256, 128,
 // ..., 1 rows, so that few kinds of products exist whatever the lengths of texts are. With AVX-512
 // a row of C depends on its row of A and B alone, bit for bit; without it, also on m.
 struct PackedProduct {
@@ -47,6 +48,7 @@ struct PackedProduct {
   const float* a = nullptr;
   std::int64_t lda = 0;
   const void* packed = nullptr;
+  const float* bias = nullptr;  // [n]; null: none
   float* c = nullptr;
   bool accumulate = false;
 };

@@ -53,11 +53,18 @@ PackedMatrix<T>::PackedMatrix(const T* b, std::int64_t ldb, bool transpose, std:
 }
 
 template <class T>
-void PackedMatrix<T>::multiply(std::int64_t m, const T* a, std::int64_t lda, T* c) const {
+void PackedMatrix<T>::multiply(std::int64_t m, const T* a, std::int64_t lda, const T* bias,
+                               T* c) const {
   if constexpr (std::is_same_v<T, float>) {
     if (memory_ != nullptr)
-      return multiply_packed(
-          {.m = m, .n = n_, .k = k_, .a = a, .lda = lda, .packed = memory_.get(), .c = c});
+      return multiply_packed({.m = m,
+                              .n = n_,
+                              .k = k_,
+                              .a = a,
+                              .lda = lda,
+                              .packed = memory_.get(),
+                              .bias = bias,
+                              .c = c});
   }
   gemm(Gemm<T>{.transpose_b = transpose_,
                .m = m,
@@ -69,6 +76,8 @@ void PackedMatrix<T>::multiply(std::int64_t m, const T* a, std::int64_t lda, T* 
                .ldb = ldb_,
                .c = c,
                .ldc = n_});
+  for (std::int64_t i = 0; bias != nullptr && i < m; ++i)
+    for (std::int64_t j = 0; j < n_; ++j) c[i * n_ + j] += bias[j];
 }
 
 template class PackedMatrix<float>;

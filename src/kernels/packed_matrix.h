@@ -20,8 +20,8 @@ class PackedMatrix {
   std::int64_t n() const { return n_; }
   std::size_t bytes() const { return bytes_; }  // of the packed copy
 
-  // C = A op(B) for m rows, by the calling thread. C is dense.
-  void multiply(std::int64_t m, const T* a, std::int64_t lda, T* c) const;
+  // C = A op(B) + bias for m rows, by the calling thread. C is dense. bias: [n], or null.
+  void multiply(std::int64_t m, const T* a, std::int64_t lda, const T* bias, T* c) const;
 
  private:
   const T* b_;

@@ -60,8 +60,6 @@ Tensor activate(const Tensor& x, Activation activation) {
                        .width = width,
                        .in = x.data<T>() + begin * x.dim(1),
                        .in_stride = x.dim(1),
-                       .bias = nullptr,
-                       .pre = nullptr,
                        .y = y.data<T>() + begin * width,
                        .y_stride = width});
     });

@@ -35,12 +35,11 @@ std::int64_t block_rows(std::int64_t rows) {
   return rows >= 1024 ? kChunkRows : rows >= 256 ? 64 : rows >= 64 ? 32 : 16;
 }
 
-// The product of a block of rows, then bias and activation while the block is in cache.
+// The product of a block of rows with the bias, then the activation while the block is in cache.
 template <class T>
 void forward(const Tensor& x, const kernels::PackedMatrix<T>& w, const Tensor& bias,
              Activation activation, const LinearResult& result) {
   const std::int64_t width = w.n(), out = result.y.dim(1);
-  const bool raw = activation == Activation::kNone && !bias.defined();
   const auto& activations = kernels::activation_kernels<T>();
   parallel_chunks(x.dim(0), block_rows(x.dim(0)), [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t rows = end - begin;
@@ -50,15 +49,14 @@ void forward(const Tensor& x, const kernels::PackedMatrix<T>& w, const Tensor& b
                  : is_gated(activation)
                      ? thread_scratch_of<T>(static_cast<std::size_t>(rows * width), kScratchSlot)
                      : y;
-    w.multiply(rows, x.data<T>() + begin * x.stride(0), x.stride(0), product);
-    if (raw) return;
+    w.multiply(rows, x.data<T>() + begin * x.stride(0), x.stride(0), data_or_null<T>(bias),
+               product);
+    if (activation == Activation::kNone) return;
     activations.forward({.kind = activation,
                          .rows = rows,
                          .width = out,
                          .in = product,
                          .in_stride = width,
-                         .bias = data_or_null<T>(bias),
-                         .pre = bias.defined() ? pre : nullptr,
                          .y = y,
                          .y_stride = out});
   });
@@ -90,7 +88,7 @@ void backward_rows(const Tensor& dy, const Tensor& w, Activation activation, con
                             .dpre = has_pre ? pre.data<T>() + begin * width : nullptr,
                             .dbias = sums.of(begin / kChunkRows)});
     }
-    if (packed) packed->multiply(end - begin, dpre, stride, dx.data<T>() + begin * depth);
+    if (packed) packed->multiply(end - begin, dpre, stride, nullptr, dx.data<T>() + begin * depth);
   });
   if (dbias.defined()) sums.add_to(dbias.data<T>(), into == Into::kAdd);
 }

@@ -58,12 +58,13 @@ TEST(PackedMatrix, products_agree_with_the_definition) {
        {Shape3{1, 1, 1}, {3, 5, 7}, {60, 77, 256}, {257, 300, 33}, {511, 256, 64}, {5, 513, 100}}) {
     for (const bool transpose : {false, true}) {
       const Matrix a(s.m, s.k, 3, 1), b(transpose ? s.n : s.k, transpose ? s.k : s.n, 2, 2);
+      const Matrix bias(1, s.n, 0, 4);
       Matrix c(s.m, s.n, 0, 3);
       const PackedMatrix<float> packed(b.data.data(), b.stride, transpose, s.k, s.n);
-      packed.multiply(s.m, a.data.data(), a.stride, c.data.data());
+      packed.multiply(s.m, a.data.data(), a.stride, bias.data.data(), c.data.data());
       for (std::int64_t i = 0; i < s.m; ++i) {
         for (std::int64_t j = 0; j < s.n; ++j) {
-          double right = 0, magnitude = 0;
+          double right = static_cast<double>(bias.at(0, j)), magnitude = std::fabs(right);
           for (std::int64_t k = 0; k < s.k; ++k) {
             const double term = static_cast<double>(a.at(i, k)) *
                                 static_cast<double>(transpose ? b.at(j, k) : b.at(k, j));
@@ -84,9 +85,9 @@ TEST(PackedMatrix, rows_do_not_depend_on_each_other) {
     const Matrix a(s.m, s.k, 0, 1), b(s.n, s.k, 0, 2);
     const PackedMatrix<float> packed(b.data.data(), s.k, true, s.k, s.n);
     Matrix whole(s.m, s.n, 0, 3), part(s.m, s.n, 0, 3);
-    packed.multiply(s.m, a.data.data(), s.k, whole.data.data());
+    packed.multiply(s.m, a.data.data(), s.k, nullptr, whole.data.data());
     for (const std::int64_t rows : {1, 2, 3, 5, 31, 64, 100, 255}) {
-      packed.multiply(rows, a.data.data(), s.k, part.data.data());
+      packed.multiply(rows, a.data.data(), s.k, nullptr, part.data.data());
       EXPECT_EQ(std::memcmp(part.data.data(), whole.data.data(),
                             static_cast<std::size_t>(rows * s.n) * sizeof(float)),
                 0)
@@ -180,8 +181,8 @@ TEST(PackedMatrix, takes_concurrent_callers) {
       const Matrix a(40, 48, 0, 1);
       results[t].resize(40 * 64);
       for (int repeat = 0; repeat < 20; ++repeat)
-        packed.multiply(40 - repeat, a.data.data(), 48, results[t].data());
-      packed.multiply(40, a.data.data(), 48, results[t].data());
+        packed.multiply(40 - repeat, a.data.data(), 48, nullptr, results[t].data());
+      packed.multiply(40, a.data.data(), 48, nullptr, results[t].data());
     });
   }
   for (std::thread& t : threads) t.join();

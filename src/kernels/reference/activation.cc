@@ -54,17 +54,9 @@ void forward(const ActivationForward<T>& p) {
   const bool gated = is_gated(p.kind);
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const T* in = p.in + r * p.in_stride;
-    T* y = p.y + r * p.y_stride;
     for (std::int64_t j = 0; j < p.width; ++j) {
-      const T a = p.bias ? in[j] + p.bias[j] : in[j];
-      T b = 1;
-      if (gated) b = p.bias ? in[p.width + j] + p.bias[p.width + j] : in[p.width + j];
-      if (p.pre) {
-        p.pre[r * p.in_stride + j] = a;
-        if (gated) p.pre[r * p.in_stride + p.width + j] = b;
-      }
-      const double value = evaluate(p.kind, a).y;
-      y[j] = static_cast<T>(gated ? value * b : value);
+      const double value = evaluate(p.kind, in[j]).y;
+      p.y[r * p.y_stride + j] = static_cast<T>(gated ? value * in[p.width + j] : value);
     }
   }
 }

@@ -15,8 +15,8 @@ struct ValueAndSlope {
 QKV_INLINE ValueAndSlope gelu(F32 x) {
   const NormalTail t = normal_tail(x);
   const F32 phi = select(x > zero(), set(1.0f) - t.tail, t.tail);
-  const F32 low = max(set(-14.0f), x);  // below, phi is 0 but for a denormal
-  return {low * phi, fma(min(set(14.0f), low), t.density, phi)};
+  const F32 low = max(set(-12.5f), x);  // the tail goes on as a constant below
+  return {low * phi, fma(min(set(12.5f), low), t.density, phi)};
 }
 
 // The slope's x is bounded as the sigmoid's is, the value's only below: beyond, both are 0 or x.
@@ -72,19 +72,10 @@ template <Activation kKind>
 void forward_rows(const ActivationForward<float>& p) {
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const float* in = p.in + r * p.in_stride;
-    float* pre = p.pre ? p.pre + r * p.in_stride : nullptr;
     float* y = p.y + r * p.y_stride;
     for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
-      F32 a = lanes.load(in + j);
-      if (p.bias) a = a + lanes.load(p.bias + j);
-      if (pre) lanes.store(pre + j, a);
-      F32 value = evaluate<kKind>(a).y;
-      if constexpr (kGated<kKind>) {
-        F32 b = lanes.load(in + p.width + j);
-        if (p.bias) b = b + lanes.load(p.bias + p.width + j);
-        if (pre) lanes.store(pre + p.width + j, b);
-        value = value * b;
-      }
+      F32 value = evaluate<kKind>(lanes.load(in + j)).y;
+      if constexpr (kGated<kKind>) value = value * lanes.load(in + p.width + j);
       lanes.store(y + j, value);
     });
   }

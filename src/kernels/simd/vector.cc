@@ -50,20 +50,28 @@ void rotate(float* x, const Rotation<float>& p) {
   }
 }
 
-// Blocks of kLanes x kLanes.
+// Blocks of kLanes x kLanes, along the rows of x so that the processor sees runs to fetch ahead.
 void transpose(const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t columns, float* y,
                std::int64_t ldy) {
-  for (std::int64_t j = 0; j < columns; j += kLanes) {
-    const std::int64_t width = columns - j < kLanes ? columns - j : kLanes;
-    const Mask across = first_lanes(width);
-    for (std::int64_t i = 0; i < rows; i += kLanes) {
-      const std::int64_t height = rows - i < kLanes ? rows - i : kLanes;
-      const Mask down = first_lanes(height);
+  for (std::int64_t i = 0; i < rows; i += kLanes) {
+    const std::int64_t height = rows - i < kLanes ? rows - i : kLanes;
+    const Mask down = first_lanes(height);
+    for (std::int64_t j = 0; j < columns; j += kLanes) {
+      const std::int64_t width = columns - j < kLanes ? columns - j : kLanes;
+      const float* from = x + i * ldx + j;
+      float* to = y + j * ldy + i;
       F32 block[kLanes];
-      for (int r = 0; r < kLanes; ++r)
-        block[r] = r < height ? load(x + (i + r) * ldx + j, across) : zero();
-      transpose_block(block);
-      for (int r = 0; r < width; ++r) store(y + (j + r) * ldy + i, block[r], down);
+      if (height == kLanes && width == kLanes) {
+        for (int r = 0; r < kLanes; ++r) block[r] = load(from + r * ldx);
+        transpose_block(block);
+        for (int r = 0; r < kLanes; ++r) store(to + r * ldy, block[r]);
+      } else {
+        const Mask across = first_lanes(width);
+        for (int r = 0; r < kLanes; ++r)
+          block[r] = r < height ? load(from + r * ldx, across) : zero();
+        transpose_block(block);
+        for (int r = 0; r < width; ++r) store(to + r * ldy, block[r], down);
+      }
     }
   }
 }
@@ -104,7 +112,9 @@ void adamw(const AdamWChunk<float>& p) {
   const F32 factor = set(static_cast<float>(p.scale));
   for_lanes(p.n, [&](std::int64_t i, auto lanes) QKV_BODY {
     const F32 g = factor * lanes.load(p.g + i);
-    const F32 m = fma(beta1, lanes.load(p.m + i), rest1 * g);
+    // Rows without gradients decay: below 1e-36 to zero at once, denormals are slow.
+    const F32 average = fma(beta1, lanes.load(p.m + i), rest1 * g);
+    const F32 m = keep(~(abs(average) < set(1e-36f)), average);
     const F32 v = fma(beta2, lanes.load(p.v + i), rest2 * g * g);
     lanes.store(p.m + i, m);
     lanes.store(p.v + i, v);
