@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--peers", default="eager,compiled", type=lambda s: s.split(","))
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="in each turn")
-    parser.add_argument("--warm", type=int, default=20, help="steps of the first turn, which is not counted")
+    parser.add_argument("--warm", type=int, default=40, help="steps of the first turn, which is not counted")
     parser.add_argument("--full", action="store_true", help="train to the end, then the accuracy on the test texts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], help="override of the configuration, as for qkv train")

@@ -110,8 +110,8 @@ void print_heads(const inspect::Trace& trace) {
   for (const inspect::HeadFigures& f : inspect::all_figures(trace)) {
     print_line(fmt::format(
         "{:<6} {:<5} {:<9} {:>8.3f} {:>9.3f} {:>9.2f} {:>8.3f} {:>9.3f} {:>9.3f} {:>8.3f}",
-        index / trace.heads() + 1, index % trace.heads() + 1, f.kind, f.entropy, f.entropy_share,
-        f.mean_distance, f.largest, f.diagonal, f.previous, f.first));
+        trace.place(index).layer + 1, trace.place(index).head + 1, f.kind, f.entropy,
+        f.entropy_share, f.mean_distance, f.largest, f.diagonal, f.previous, f.first));
     ++index;
   }
 }

@@ -22,7 +22,7 @@ double dot(const double* a, const double* b, std::int64_t n) {
 
 // Row p: cos and sin of p * base^(-2 i / D) for each pair of channels.
 Tensor rope_codes(std::int64_t count, std::int64_t head_size, double base) {
-  const Tensor codes = Tensor::zeros({count, head_size}, DType::kFloat64);
+  Tensor codes = Tensor::zeros({count, head_size}, DType::kFloat64);
   double* code = codes.data<double>();
   for (std::int64_t p = 0; p < count; ++p) {
     for (std::int64_t i = 0; i < head_size / 2; ++i) {

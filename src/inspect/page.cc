@@ -107,7 +107,7 @@ std::string attention_page(const Trace& trace, const std::string& model) {
   const bool dense = maps * n * n <= kDenseWeights || n <= kPooledSide;
   std::vector<Json> stored(static_cast<std::size_t>(maps));
   parallel_for(maps, [&](std::int64_t index) {
-    const Tensor head = trace.head(index / trace.heads(), index % trace.heads());
+    const Tensor head = trace.head(index);
     const float* w = head.data<float>();
     const float largest = std::max(*std::max_element(w, w + n * n), 1e-30f);
     Json map = Json::object();

@@ -77,6 +77,11 @@ Tensor Trace::head(std::int64_t layer, std::int64_t head) const {
   return attention[static_cast<std::size_t>(layer)].second.select(0, head);
 }
 
+Trace::Place Trace::place(std::int64_t index) const {
+  const std::int64_t per_layer = std::max<std::int64_t>(heads(), 1);
+  return {index / per_layer, index % per_layer};
+}
+
 Trace trace_text(const EncoderClassifier& model, const Encoding& encoding, std::string_view text,
                  const TraceOptions& options) {
   require<DataError>(!encoding.ids.empty(), "inspect",
@@ -110,8 +115,7 @@ Trace trace_text(const EncoderClassifier& model, const Encoding& encoding, std::
 std::vector<HeadFigures> all_figures(const Trace& trace) {
   std::vector<HeadFigures> figures(static_cast<std::size_t>(trace.layers() * trace.heads()));
   parallel_for(static_cast<std::int64_t>(figures.size()), [&](std::int64_t i) {
-    figures[static_cast<std::size_t>(i)] =
-        head_figures(trace.head(i / trace.heads(), i % trace.heads()));
+    figures[static_cast<std::size_t>(i)] = head_figures(trace.head(i));
   });
   return figures;
 }
@@ -144,8 +148,8 @@ std::string trace_json(const Trace& trace) {
   std::int64_t index = 0;
   for (const HeadFigures& f : all_figures(trace)) {
     Json item = Json::object();
-    item["layer"] = index / trace.heads();
-    item["head"] = index % trace.heads();
+    item["layer"] = trace.place(index).layer;
+    item["head"] = trace.place(index).head;
     const Json values = f.to_json();
     for (const auto& [key, value] : values.as_object()) item[key] = value;
     figures.push_back(std::move(item));

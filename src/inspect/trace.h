@@ -37,6 +37,12 @@ struct Trace {
   std::int64_t heads() const { return attention.empty() ? 0 : attention[0].second.dim(0); }
   // Weights [N, N] of one head.
   Tensor head(std::int64_t layer, std::int64_t head) const;
+  // The same for heads counted through all layers.
+  struct Place {
+    std::int64_t layer = 0, head = 0;
+  };
+  Place place(std::int64_t index) const;
+  Tensor head(std::int64_t index) const { return head(place(index).layer, place(index).head); }
 };
 
 // What to keep: attention costs layers * H * N * N floats.
