@@ -171,6 +171,9 @@ TEST_F(ThreadPool, takes_several_callers_at_once) {
 }
 
 TEST_F(ThreadPool, works_in_a_forked_child) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not let a forked child start threads";
+#endif
   set_num_threads(3);
   std::atomic<int> count = 0;
   parallel_for(100, [&](std::int64_t) { ++count; });
