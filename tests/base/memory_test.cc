@@ -41,6 +41,7 @@ TEST(Memory, the_account_is_kept_by_kind) {
   EXPECT_STREQ(memory_kind_name(MemoryKind::kGradients), "gradients");
 }
 
+#ifndef QKV_EXACT_BLOCKS  // those are not kept
 TEST(Memory, freed_blocks_are_used_again) {
   release_cached_memory();
   void* block = allocate_bytes(123456, MemoryKind::kOther);
@@ -65,6 +66,7 @@ TEST(Memory, blocks_serve_sizes_that_are_a_little_smaller) {
   free_bytes(small, kBytes / 2, MemoryKind::kOther);
   free_bytes(again, kBytes, MemoryKind::kOther);
 }
+#endif
 
 #ifndef QKV_SANITIZED  // sanitizers end the process instead
 TEST(Memory, too_much_is_an_exception_and_leaves_the_account_right) {
