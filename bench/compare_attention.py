@@ -20,7 +20,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
-from turns import ROOT, Turns, benchmark_lock, program, write_results  # noqa: E402
+from turns import ROOT, BenchmarkLock, Turns, program, write_results  # noqa: E402
 
 BATCHES = 4  # of each example's plan
 
@@ -50,9 +50,9 @@ def long_shapes(quick: bool) -> list[dict]:
              "group": "long, causal" if causal else "long"} for causal in (False, True) for d in (64, 128) for n in lengths]
 
 
-def run_qkv(shapes: pathlib.Path, args: argparse.Namespace) -> dict[str, dict]:
+def run_qkv(shapes: pathlib.Path, args: argparse.Namespace, lock: BenchmarkLock) -> dict[str, dict]:
     command = [str(program()), "--json", "--threads", str(args.threads), "bench", "attention", "--shapes", str(shapes)]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()
+    lines = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, **lock.shared()).stdout.splitlines()
     seconds = {record["name"]: record["seconds"] for record in map(json.loads, lines)}
     names = [spec["name"] for spec in json.loads(shapes.read_text())]
     return {name: {"forward": seconds[f"attention/forward {name}"],
@@ -71,11 +71,11 @@ def main() -> None:
     shapes = example_shapes("banking77", args.out) + example_shapes("massive_zh", args.out) + long_shapes(args.quick)
     shapes_file = args.out / "attention-shapes.json"
     shapes_file.write_text(json.dumps(shapes))
-    with benchmark_lock():
+    with BenchmarkLock() as lock:
         peer = Turns("torch", [sys.executable, str(ROOT / "bench/peers/attention_torch.py"), str(shapes_file), "--threads", str(args.threads), "--turns"])
         ours, theirs = [], []
         for turn in range(args.turns):
-            ours.append(run_qkv(shapes_file, args))
+            ours.append(run_qkv(shapes_file, args, lock))
             theirs.append({r["name"]: r for r in peer.ask("turn")})
             print(f"turn {turn + 1} of {args.turns}", file=sys.stderr)
         peer.close()

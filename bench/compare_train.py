@@ -20,7 +20,7 @@ import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
-from turns import ROOT, Turns, benchmark_lock, program, write_results  # noqa: E402
+from turns import ROOT, BenchmarkLock, Turns, program, write_results  # noqa: E402
 
 PEER = ROOT / "bench/peers/train_classifier_torch.py"
 
@@ -102,7 +102,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out = args.out.resolve()
     results = []
-    with benchmark_lock():
+    with BenchmarkLock():
         for task in args.tasks:
             print(f"{task}:", file=sys.stderr)
             sides = start(task, args)

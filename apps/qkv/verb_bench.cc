@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "bench/lock.h"
 #include "bench/suites.h"
 #include "bench/train_session.h"
 #include "terminal.h"
@@ -68,7 +69,7 @@ int run_suites(const BenchOptions& options, const Globals& globals) {
   return 0;
 }
 
-// Training in turns, for bench/compare_train.py. It holds the lock of the benchmarks itself.
+// Training in turns, for bench/compare_train.py, which holds the lock of the benchmarks.
 int run_turns(const BenchOptions& options) {
   const train::TrainConfig config = train::read_train_config(options.config, options.overrides);
   const std::filesystem::path folder(options.export_folder);

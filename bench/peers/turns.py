@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -35,13 +35,25 @@ class Turns:
         self.process.wait()
 
 
-@contextlib.contextmanager
-def benchmark_lock():
+class BenchmarkLock:
     """The lock that `qkv bench` takes as well: one benchmark at a time."""
-    folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    with open(pathlib.Path(folder) / f"qkv-bench-{os.getuid()}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+
+    def __enter__(self) -> BenchmarkLock:
+        folder = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+        self.fd = os.open(pathlib.Path(folder) / f"qkv-bench-{os.getuid()}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("another benchmark is running, waiting for it", file=sys.stderr)
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+    def shared(self) -> dict:
+        """Options of subprocess.run for a `qkv bench` that is a part of this benchmark: it holds this lock, and does not wait for it."""
+        return {"pass_fds": (self.fd,), "env": {**os.environ, "QKV_BENCH_LOCK_FD": str(self.fd)}}
 
 
 def write_results(out: pathlib.Path, name: str, results: dict, plot: dict) -> None:

@@ -2,16 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <map>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "qkv/threads.h"
 #include "qkv/version.h"
@@ -119,25 +113,6 @@ std::vector<std::int64_t> text_lengths(std::int64_t count, double mean, std::uin
   }
   return lengths;
 }
-
-BenchLock::BenchLock() {
-  const char* folder = std::getenv("XDG_RUNTIME_DIR");
-  const auto path =
-      (folder != nullptr && *folder != '\0' ? std::filesystem::path(folder)
-                                            : std::filesystem::temp_directory_path()) /
-      fmt::format("qkv-bench-{}.lock", ::getuid());
-  fd_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600);
-  require<IoError>(fd_ >= 0, "bench", "expected to open the lock {}, got: {}", path.string(),
-                   std::strerror(errno));
-  while (::flock(fd_, LOCK_EX) != 0) {
-    const int error = errno;
-    if (error == EINTR) continue;
-    ::close(fd_);
-    fail<IoError>("bench", "expected to lock {}, got: {}", path.string(), std::strerror(error));
-  }
-}
-
-BenchLock::~BenchLock() { ::close(fd_); }
 
 std::string suite_plot(const Suite& suite, std::span<const Record> records) {
   PlotOptions options;

@@ -49,19 +49,6 @@ std::vector<Record> peak_records(bool quick);
 // deviation 0.5), each in [2, 12 mean]. A pure function of its arguments.
 std::vector<std::int64_t> text_lengths(std::int64_t count, double mean, std::uint64_t seed);
 
-// Holds an exclusive lock while it lives, so that benchmarks of one user never run beside each
-// other. Waits for it.
-class BenchLock {
- public:
-  BenchLock();  // in $XDG_RUNTIME_DIR or the folder for temporary files
-  ~BenchLock();
-  BenchLock(const BenchLock&) = delete;
-  BenchLock& operator=(const BenchLock&) = delete;
-
- private:
-  int fd_ = -1;
-};
-
 // The plot and the JSON document of one suite's records.
 std::string suite_plot(const Suite& suite, std::span<const Record> records);
 Json suite_json(const Suite& suite, std::span<const Record> records);

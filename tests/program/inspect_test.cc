@@ -1,4 +1,4 @@
-// qkv inspect and bench as a user sees them.
+// qkv inspect as a user sees it.
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -116,20 +116,4 @@ TEST(InspectVerb, weights_that_are_not_numbers_are_refused_by_name) {
   EXPECT_EQ(run.status, 1);
   EXPECT_EQ(run.out, "");
   EXPECT_TRUE(has(run.err, "classifier.bias")) << run.err;
-}
-
-TEST(BenchVerb, quick_run_writes_json_and_plot) {
-  const TempFolder folder;
-  const Finished run =
-      run_qkv({"bench", "gemm", "--quick", "--json", "--out", folder.path().string()});
-  ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_TRUE(has(run.out, "\"peak_share\"")) << run.out;
-  EXPECT_GT(Json::parse(read_file(folder / "gemm.json")).at("records").size(), 0u);
-  EXPECT_TRUE(has(read_file(folder / "gemm.svg"), "</svg>"));
-}
-
-TEST(BenchVerb, wrong_names_and_options_are_refused) {
-  EXPECT_EQ(run_qkv({"bench", "atention"}).status, 2);
-  EXPECT_EQ(run_qkv({"bench", "train", "--turns"}).status, 2);
-  EXPECT_EQ(run_qkv({"bench", "train", "--config", "x.toml"}).status, 2);
 }
