@@ -1,13 +1,6 @@
 # Every third-party library of the project, in one place. Reasons: docs/dependencies.md.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-# Debian's dnnl-config.cmake insists on the OpenCL headers, which only the GPU part needs: look for the library itself.
-find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-if(NOT TARGET DNNL::dnnl)
-  add_library(DNNL::dnnl UNKNOWN IMPORTED)
-  set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
-endif()
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 

@@ -13,7 +13,6 @@
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "bench/probe.h"
-#include "kernels/versions.h"
 #include "terminal.h"
 #include "text/versions.h"
 #include "verbs.h"
@@ -80,7 +79,6 @@ std::string gib(std::int64_t bytes) {
 
 Json describe_libraries() {
   Json out = Json::object();
-  out["oneDNN"] = kernels::onednn_version();
   out["utf8proc"] = text::utf8proc_version();
   out["Unicode"] = text::unicode_version();
   out["fmt"] =

@@ -55,17 +55,23 @@ std::string refusal_of(const char* name, Isa needs);
 // "reference".
 std::vector<const char*> runnable_implementations();
 
+// May be null where a list has a null table.
 template <class Table>
-const Table& pick(std::span<const Implementation<Table>> list) {
+const Table* pick_or_null(std::span<const Implementation<Table>> list) {
   const char* forced = forced_implementation();
   if (forced != nullptr) {
     for (const auto& i : list)
-      if (std::string_view(i.name) == forced) return *i.table;
+      if (std::string_view(i.name) == forced) return i.table;
   }
   const Isa isa = active_isa();
   for (const auto& i : list)
-    if (i.needs <= isa) return *i.table;
-  return *list.back().table;
+    if (i.needs <= isa) return i.table;
+  return list.back().table;
+}
+
+template <class Table>
+const Table& pick(std::span<const Implementation<Table>> list) {
+  return *pick_or_null(list);
 }
 
 template <class Table>

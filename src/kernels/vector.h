@@ -53,9 +53,6 @@ struct VectorKernels {
   // with 2 i + 1: then cosines are [cos_0, cos_0, cos_1, cos_1, ...] and sines [-sin_0, sin_0,
   // -sin_1, sin_1, ...]. `sign` -1 turns back.
   void (*rotate)(T* x, const Rotation<T>& rotation);
-  // y[j * ldy + i] = x[i * ldx + j] for i < rows, j < columns.
-  void (*transpose)(const T* x, std::int64_t ldx, std::int64_t rows, std::int64_t columns, T* y,
-                    std::int64_t ldy);
   double (*sum_of_squares)(const T* x, std::int64_t n);
   std::int64_t (*find_non_finite)(const T* x, std::int64_t n);  // index of the first, or -1
   void (*adamw)(const AdamWChunk<T>&);

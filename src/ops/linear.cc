@@ -29,10 +29,10 @@ void check_linear(const Tensor& x, const Tensor& w, const char* where) {
                       w.shape().str());
 }
 
-// Rows of one work item of the forward: few where there are few, so that threads have work. Cut by
-// shape alone.
+// Rows of one work item, and of one chunk of the bias gradient: few where there are few, so that
+// threads have work. Cut by shape alone.
 std::int64_t block_rows(std::int64_t rows) {
-  return rows >= 1024 ? kChunkRows : rows >= 256 ? 64 : rows >= 64 ? 32 : 16;
+  return rows >= 512 ? 128 : rows >= 256 ? 64 : rows >= 64 ? 32 : 16;
 }
 
 // The product of a block of rows with the bias, then the activation while the block is in cache.
@@ -68,13 +68,14 @@ template <class T>
 void backward_rows(const Tensor& dy, const Tensor& w, Activation activation, const Tensor& pre,
                    const Tensor& dx, const Tensor& dbias, Into into) {
   const std::int64_t rows = dy.dim(0), width = w.dim(0), depth = w.dim(1);
+  const std::int64_t chunk = block_rows(rows);
   const auto& activations = kernels::activation_kernels<T>();
-  const Partials<T> sums(chunk_count(rows, kChunkRows), width, dbias.defined());
+  const Partials<T> sums(chunk_count(rows, chunk), width, dbias.defined());
   const bool has_pre = activation != Activation::kNone;
   const MemoryScope scope(MemoryKind::kWorkspace);
   std::optional<kernels::PackedMatrix<T>> packed;
   if (dx.defined() && rows > 0) packed.emplace(w.data<T>(), depth, false, width, depth);
-  parallel_chunks(rows, kChunkRows, [&](std::int64_t begin, std::int64_t end) {
+  parallel_chunks(rows, chunk, [&](std::int64_t begin, std::int64_t end) {
     const T* dpre = has_pre ? pre.data<T>() + begin * width : dy.data<T>() + begin * dy.stride(0);
     const std::int64_t stride = has_pre ? width : dy.stride(0);
     if (has_pre || dbias.defined()) {
@@ -86,7 +87,7 @@ void backward_rows(const Tensor& dy, const Tensor& w, Activation activation, con
                             .pre = has_pre ? dpre : nullptr,
                             .pre_stride = width,
                             .dpre = has_pre ? pre.data<T>() + begin * width : nullptr,
-                            .dbias = sums.of(begin / kChunkRows)});
+                            .dbias = sums.of(begin / chunk)});
     }
     if (packed) packed->multiply(end - begin, dpre, stride, nullptr, dx.data<T>() + begin * depth);
   });

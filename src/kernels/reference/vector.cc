@@ -42,13 +42,6 @@ void rotate(T* x, const Rotation<T>& p) {
 }
 
 template <class T>
-void transpose(const T* x, std::int64_t ldx, std::int64_t rows, std::int64_t columns, T* y,
-               std::int64_t ldy) {
-  for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < columns; ++j) y[j * ldy + i] = x[i * ldx + j];
-}
-
-template <class T>
 double sum_of_squares(const T* x, std::int64_t n) {
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
@@ -89,9 +82,9 @@ void sgd(const SgdChunk<T>& p) {
 }
 
 template <class T>
-constexpr VectorKernels<T> kAll = {add<T>,    scale<T>,     add_scaled<T>,     maximum<T>,
-                                   rotate<T>, transpose<T>, sum_of_squares<T>, find_non_finite<T>,
-                                   adamw<T>,  sgd<T>};
+constexpr VectorKernels<T> kAll = {add<T>,    scale<T>,          add_scaled<T>,      maximum<T>,
+                                   rotate<T>, sum_of_squares<T>, find_non_finite<T>, adamw<T>,
+                                   sgd<T>};
 
 }  // namespace
 

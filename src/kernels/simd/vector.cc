@@ -50,32 +50,6 @@ void rotate(float* x, const Rotation<float>& p) {
   }
 }
 
-// Blocks of kLanes x kLanes, along the rows of x so that the processor sees runs to fetch ahead.
-void transpose(const float* x, std::int64_t ldx, std::int64_t rows, std::int64_t columns, float* y,
-               std::int64_t ldy) {
-  for (std::int64_t i = 0; i < rows; i += kLanes) {
-    const std::int64_t height = rows - i < kLanes ? rows - i : kLanes;
-    const Mask down = first_lanes(height);
-    for (std::int64_t j = 0; j < columns; j += kLanes) {
-      const std::int64_t width = columns - j < kLanes ? columns - j : kLanes;
-      const float* from = x + i * ldx + j;
-      float* to = y + j * ldy + i;
-      F32 block[kLanes];
-      if (height == kLanes && width == kLanes) {
-        for (int r = 0; r < kLanes; ++r) block[r] = load(from + r * ldx);
-        transpose_block(block);
-        for (int r = 0; r < kLanes; ++r) store(to + r * ldy, block[r]);
-      } else {
-        const Mask across = first_lanes(width);
-        for (int r = 0; r < kLanes; ++r)
-          block[r] = r < height ? load(from + r * ldx, across) : zero();
-        transpose_block(block);
-        for (int r = 0; r < width; ++r) store(to + r * ldy, block[r], down);
-      }
-    }
-  }
-}
-
 // Four sums in double, so that the additions do not wait for each other.
 double sum_of_squares(const float* x, std::int64_t n) {
   F64 s0 = zero64(), s1 = zero64(), s2 = zero64(), s3 = zero64();
@@ -140,7 +114,7 @@ void sgd(const SgdChunk<float>& p) {
 
 }  // namespace
 
-const VectorKernels<float> kVector = {add,       scale,          add_scaled,      maximum, rotate,
-                                      transpose, sum_of_squares, find_non_finite, adamw,   sgd};
+const VectorKernels<float> kVector = {
+    add, scale, add_scaled, maximum, rotate, sum_of_squares, find_non_finite, adamw, sgd};
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA
