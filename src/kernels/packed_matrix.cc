@@ -62,6 +62,7 @@ void PackedMatrix<T>::multiply(std::int64_t m, const T* a, std::int64_t lda, con
                                  .packed = memory_.get(),
                                  .bias = bias,
                                  .c = c,
+                                 .ldc = n_,
                                  .scratch = scratch(kernels_->multiply_scratch)});
   }
   reference::gemm(Gemm<T>{.transpose_b = transpose_,
@@ -80,6 +81,34 @@ void PackedMatrix<T>::multiply(std::int64_t m, const T* a, std::int64_t lda, con
 
 template class PackedMatrix<float>;
 template class PackedMatrix<double>;
+
+// Work items are blocks of 256 rows, for a panel is packed once in each, and of a quarter of the
+// columns, for the rows are turned once in each.
+void multiply(const Product<float>& p) {
+  const ProductKernels* kernels = product_kernels();
+  if (kernels == nullptr) {
+    const PackedMatrix<float> matrix(p.b, p.ldb, p.transpose, p.k, p.n);
+    return matrix.multiply(p.m, p.a, p.lda, p.bias, p.c);
+  }
+  constexpr std::int64_t kRows = 256, kFewest = 128, kMost = 384, kStep = 64;
+  const std::int64_t width = std::clamp((p.n / 4 + kStep - 1) / kStep * kStep, kFewest, kMost);
+  const std::int64_t across = (p.n + width - 1) / width, down = (p.m + kRows - 1) / kRows;
+  parallel_for(across * down, [&](std::int64_t i) {
+    const std::int64_t row = i / across * kRows, column = i % across * width;
+    kernels->multiply({.m = std::min(kRows, p.m - row),
+                       .n = std::min(width, p.n - column),
+                       .k = p.k,
+                       .a = p.a + row * p.lda,
+                       .lda = p.lda,
+                       .b = p.transpose ? p.b + column * p.ldb : p.b + column,
+                       .ldb = p.ldb,
+                       .transpose = p.transpose,
+                       .bias = p.bias != nullptr ? p.bias + column : nullptr,
+                       .c = p.c + row * p.n + column,
+                       .ldc = p.n,
+                       .scratch = scratch(kernels->multiply_scratch)});
+  });
+}
 
 namespace {
 

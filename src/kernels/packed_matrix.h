@@ -35,6 +35,21 @@ class PackedMatrix {
   std::shared_ptr<float> memory_;
 };
 
+// C = A op(B) + bias as above, in parallel and without a packed copy: for few rows. Bits are the
+// same.
+template <class T>
+struct Product {
+  std::int64_t m, n, k;
+  const T* a;
+  std::int64_t lda;
+  const T* b;
+  std::int64_t ldb;
+  bool transpose;
+  const T* bias;
+  T* c;
+};
+void multiply(const Product<float>& problem);
+
 // dw [n, k] = dy^T x, or += if accumulate, for dy [t, n] and x [t, k]: a product over the tokens.
 // Parallel over blocks of dw; each is a sum over steps of tokens in order, so bits depend on the
 // shapes alone.

@@ -7,8 +7,8 @@
 namespace qkv::inline v0::kernels {
 
 // B [k, n] with row stride ldb, or [n, k] if transpose, into panels of ProductKernels::panel
-// columns: [panels][k][panel], the missing columns of the last one zero. `packed` is aligned to 64
-// bytes. A range of columns that starts with a panel can be packed apart from the others.
+// columns: [panels][k][panel]; what the missing columns of the last one hold is no matter. `packed` is
+// aligned to 64 bytes. A range of columns that starts with a panel can be packed apart from the others.
 struct PanelPacking {
   const float* b;
   std::int64_t ldb;
@@ -17,14 +17,19 @@ struct PanelPacking {
   float* packed;
 };
 
-// C = A B + bias for packed B. C is dense. A row's bits depend on that row, B and the bias alone.
+// C = A B + bias. B is packed; or it lies as in PanelPacking, and each panel is packed when its
+// turn comes, once per 256 rows of A. A row's bits depend on that row, B and the bias alone.
 struct PackedProduct {
   std::int64_t m, n, k;
   const float* a;
   std::int64_t lda;
-  const float* packed;
+  const float* packed;  // null: b
+  const float* b;
+  std::int64_t ldb;
+  bool transpose;
   const float* bias;  // [n]; null: none
   float* c;
+  std::int64_t ldc;
   float* scratch;  // multiply_scratch floats
 };
 

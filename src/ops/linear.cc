@@ -1,6 +1,7 @@
 #include "ops/linear.h"
 
 #include <optional>
+#include <type_traits>
 
 #include "kernels/packed_matrix.h"
 #include "ops/common.h"
@@ -31,8 +32,25 @@ void check_linear(const Tensor& x, const Tensor& w, const char* where) {
 
 // Rows of one work item, and of one chunk of the bias gradient: few where there are few, so that
 // threads have work. Cut by shape alone.
-std::int64_t block_rows(std::int64_t rows) {
-  return rows >= 512 ? 128 : rows >= 256 ? 64 : rows >= 64 ? 32 : 16;
+std::int64_t block_rows(std::int64_t rows) { return rows >= 512 ? 128 : rows >= 256 ? 64 : 32; }
+
+// From so many rows on it pays to pack the weight as a whole first.
+constexpr std::int64_t kManyRows = 512;
+
+// Rows begin .. end of y = activation(product), of `pre` if it is kept, else of `product`, which
+// may be y.
+template <class T>
+void apply_activation(const LinearResult& result, Activation activation, const T* product,
+                      std::int64_t begin, std::int64_t end) {
+  if (activation == Activation::kNone) return;
+  const std::int64_t out = result.y.dim(1);
+  kernels::activation_kernels<T>().forward({.kind = activation,
+                                            .rows = end - begin,
+                                            .width = out,
+                                            .in = product,
+                                            .in_stride = is_gated(activation) ? 2 * out : out,
+                                            .y = result.y.data<T>() + begin * out,
+                                            .y_stride = out});
 }
 
 // The product of a block of rows with the bias, then the activation while the block is in cache.
@@ -40,25 +58,38 @@ template <class T>
 void forward(const Tensor& x, const kernels::PackedMatrix<T>& w, const Tensor& bias,
              Activation activation, const LinearResult& result) {
   const std::int64_t width = w.n(), out = result.y.dim(1);
-  const auto& activations = kernels::activation_kernels<T>();
   parallel_chunks(x.dim(0), block_rows(x.dim(0)), [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t rows = end - begin;
-    T* y = result.y.data<T>() + begin * out;
-    T* pre = result.pre.defined() ? result.pre.data<T>() + begin * width : nullptr;
-    T* product = pre != nullptr ? pre
-                 : is_gated(activation)
-                     ? thread_scratch_of<T>(static_cast<std::size_t>(rows * width), kScratchSlot)
-                     : y;
-    w.multiply(rows, x.data<T>() + begin * x.stride(0), x.stride(0), data_or_null<T>(bias),
+    T* product =
+        result.pre.defined() ? result.pre.data<T>() + begin * width
+        : is_gated(activation)
+            ? thread_scratch_of<T>(static_cast<std::size_t>((end - begin) * width), kScratchSlot)
+            : result.y.data<T>() + begin * out;
+    w.multiply(end - begin, x.data<T>() + begin * x.stride(0), x.stride(0), data_or_null<T>(bias),
                product);
-    if (activation == Activation::kNone) return;
-    activations.forward({.kind = activation,
-                         .rows = rows,
-                         .width = out,
-                         .in = product,
-                         .in_stride = width,
-                         .y = y,
-                         .y_stride = out});
+    apply_activation(result, activation, product, begin, end);
+  });
+}
+
+// For few rows: nothing is packed for later, and the activation is a pass of its own.
+void forward_few(const Tensor& x, const Tensor& w, const Tensor& bias, Activation activation,
+                 const LinearResult& result) {
+  const std::int64_t rows = x.dim(0), width = w.dim(0), depth = w.dim(1);
+  const Tensor product = result.pre.defined()   ? result.pre
+                         : is_gated(activation) ? Tensor::empty({rows, width})
+                                                : result.y;
+  kernels::multiply({.m = rows,
+                     .n = width,
+                     .k = depth,
+                     .a = x.data<float>(),
+                     .lda = x.stride(0),
+                     .b = w.data<float>(),
+                     .ldb = depth,
+                     .transpose = true,
+                     .bias = data_or_null<float>(bias),
+                     .c = product.data<float>()});
+  if (activation == Activation::kNone) return;
+  parallel_chunks(rows, block_rows(rows), [&](std::int64_t begin, std::int64_t end) {
+    apply_activation(result, activation, product.data<float>() + begin * width, begin, end);
   });
 }
 
@@ -73,8 +104,9 @@ void backward_rows(const Tensor& dy, const Tensor& w, Activation activation, con
   const Partials<T> sums(chunk_count(rows, chunk), width, dbias.defined());
   const bool has_pre = activation != Activation::kNone;
   const MemoryScope scope(MemoryKind::kWorkspace);
+  const bool is_few = std::is_same_v<T, float> && rows < kManyRows;
   std::optional<kernels::PackedMatrix<T>> packed;
-  if (dx.defined() && rows > 0) packed.emplace(w.data<T>(), depth, false, width, depth);
+  if (dx.defined() && rows > 0 && !is_few) packed.emplace(w.data<T>(), depth, false, width, depth);
   parallel_chunks(rows, chunk, [&](std::int64_t begin, std::int64_t end) {
     const T* dpre = has_pre ? pre.data<T>() + begin * width : dy.data<T>() + begin * dy.stride(0);
     const std::int64_t stride = has_pre ? width : dy.stride(0);
@@ -91,6 +123,21 @@ void backward_rows(const Tensor& dy, const Tensor& w, Activation activation, con
     }
     if (packed) packed->multiply(end - begin, dpre, stride, nullptr, dx.data<T>() + begin * depth);
   });
+  if constexpr (std::is_same_v<T, float>) {
+    if (dx.defined() && rows > 0 && is_few) {
+      const Tensor& dpre = has_pre ? pre : dy;
+      kernels::multiply({.m = rows,
+                         .n = depth,
+                         .k = width,
+                         .a = dpre.data<float>(),
+                         .lda = dpre.stride(0),
+                         .b = w.data<float>(),
+                         .ldb = depth,
+                         .transpose = false,
+                         .bias = nullptr,
+                         .c = dx.data<float>()});
+    }
+  }
   if (dbias.defined()) sums.add_to(dbias.data<T>(), into == Into::kAdd);
 }
 
@@ -149,6 +196,10 @@ LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias, Activa
   if (x.dim(0) == 0) return result;
   if (packed != nullptr) {
     forward<float>(x, *packed->matrix_, bias, activation, result);
+    return result;
+  }
+  if (x.dtype() == DType::kFloat32 && x.dim(0) < kManyRows) {
+    forward_few(x, w, bias, activation, result);
     return result;
   }
   dispatch_floating(x.dtype(), "linear", [&]<class T>(T) {

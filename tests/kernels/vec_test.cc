@@ -188,11 +188,11 @@ TEST_P(Vec, masked_lanes_are_left_alone) {
 
 TEST_P(Vec, blocks_are_transposed) {
   const auto lanes = static_cast<std::size_t>(probe().lanes);
-  std::vector<float> x(lanes * lanes), y(lanes * lanes);
+  std::vector<float> x(4 * lanes), y(4 * lanes);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
   probe().transpose(x.data(), y.data());
-  for (std::size_t i = 0; i < lanes; ++i)
-    for (std::size_t j = 0; j < lanes; ++j) EXPECT_EQ(y[j * lanes + i], x[i * lanes + j]);
+  for (std::size_t i = 0; i < 4; ++i)
+    for (std::size_t j = 0; j < lanes; ++j) EXPECT_EQ(y[j * 4 + i], x[i * lanes + j]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, Vec, ::testing::ValuesIn(kAll),

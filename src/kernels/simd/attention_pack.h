@@ -24,41 +24,13 @@ QKV_INLINE F32 load_quads(const float* const* rows, std::int64_t at) {
   z = _mm512_insertf32x4(z, _mm_loadu_ps(rows[8] + at), 2);
   return {_mm512_insertf32x4(z, _mm_loadu_ps(rows[12] + at), 3)};
 }
-QKV_INLINE void transpose_quads(F32 (&r)[4]) {
-  const __m512 a = _mm512_unpacklo_ps(r[0].v, r[1].v), b = _mm512_unpackhi_ps(r[0].v, r[1].v);
-  const __m512 c = _mm512_unpacklo_ps(r[2].v, r[3].v), d = _mm512_unpackhi_ps(r[2].v, r[3].v);
-  r[0].v = _mm512_shuffle_ps(a, c, 0x44);
-  r[1].v = _mm512_shuffle_ps(a, c, 0xEE);
-  r[2].v = _mm512_shuffle_ps(b, d, 0x44);
-  r[3].v = _mm512_shuffle_ps(b, d, 0xEE);
-}
 #elif defined(QKV_ISA_avx2)
 QKV_INLINE F32 load_quads(const float* const* rows, std::int64_t at) {
   const __m256 z = _mm256_castps128_ps256(_mm_loadu_ps(rows[0] + at));
   return {_mm256_insertf128_ps(z, _mm_loadu_ps(rows[4] + at), 1)};
 }
-QKV_INLINE void transpose_quads(F32 (&r)[4]) {
-  const __m256 a = _mm256_unpacklo_ps(r[0].v, r[1].v), b = _mm256_unpackhi_ps(r[0].v, r[1].v);
-  const __m256 c = _mm256_unpacklo_ps(r[2].v, r[3].v), d = _mm256_unpackhi_ps(r[2].v, r[3].v);
-  r[0].v = _mm256_shuffle_ps(a, c, 0x44);
-  r[1].v = _mm256_shuffle_ps(a, c, 0xEE);
-  r[2].v = _mm256_shuffle_ps(b, d, 0x44);
-  r[3].v = _mm256_shuffle_ps(b, d, 0xEE);
-}
 #else
 QKV_INLINE F32 load_quads(const float* const* rows, std::int64_t at) { return load(rows[0] + at); }
-QKV_INLINE void transpose_quads(F32 (&r)[4]) {
-  const NativeI32 low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5},
-                  second = {2, 3, 6, 7};
-  const NativeF32 a = __builtin_shuffle(r[0].v, r[1].v, low);
-  const NativeF32 b = __builtin_shuffle(r[0].v, r[1].v, high);
-  const NativeF32 c = __builtin_shuffle(r[2].v, r[3].v, low);
-  const NativeF32 d = __builtin_shuffle(r[2].v, r[3].v, high);
-  r[0].v = __builtin_shuffle(a, c, first);
-  r[1].v = __builtin_shuffle(a, c, second);
-  r[2].v = __builtin_shuffle(b, d, first);
-  r[3].v = __builtin_shuffle(b, d, second);
-}
 #endif
 
 // to[d * width + r] = scale * from[r][d] for r < rows. Lanes from `rows` to `width` (a multiple of

@@ -18,7 +18,7 @@ constexpr std::int64_t kPanel = kTileVectors * kLanes;
 // Terms of one step of a sum: a panel of as many rows fills most of a first-level cache.
 constexpr std::int64_t kDepth = 256;
 // Rows of A and columns of C that stay in the second-level cache.
-constexpr std::int64_t kRows = 128, kColumns = 1024;
+constexpr std::int64_t kRows = 256, kColumns = 512;
 
 constexpr std::int64_t round_up_to(std::int64_t n, std::int64_t step) {
   return (n + step - 1) / step * step;
@@ -49,9 +49,12 @@ constexpr std::int64_t packed_rows_size(std::int64_t rows) {
   return rows * kDepth + (rows + 1) * kLanes;
 }
 
+// Lines of the cache that n floats fill.
+constexpr std::int64_t kLine = 16;
+constexpr std::int64_t lines_of(std::int64_t n) { return (n + kLine - 1) / kLine; }
+
 // Memory that is fetched into the second-level cache while a tile is computed: `rows` runs of
 // `lines` cache lines, `stride` floats apart. Nothing breaks where there is no memory.
-constexpr std::int64_t kLine = 16;  // floats
 struct Ahead {
   const float* from;
   std::int64_t rows, lines, stride;
@@ -143,27 +146,43 @@ QKV_INLINE void compute_tile_of(std::int64_t rows, const Tile& t) {
   if constexpr (kHeight > 1) compute_tile_of<kHeight - 1>(rows, t);
 }
 
-// Rows of A [rows, depth], kLanes terms at a time, become [depth][rows]. Full registers are stored;
-// what is too much is overwritten by the next terms.
-void turn_rows(const float* a, std::int64_t lda, std::int64_t rows, std::int64_t depth, float* to) {
-  for (std::int64_t k = 0; k < depth; k += kLanes, to += kLanes * rows) {
-    const std::int64_t left = depth - k < kLanes ? depth - k : kLanes;
-    F32 block[kLanes];
-    if (left == kLanes) {
-#pragma GCC unroll 16
-      for (int r = 0; r < kLanes; ++r) block[r] = load(a + (r < rows ? r : 0) * lda + k);
-    } else {
-      const Mask there = first_lanes(left);
-      for (int r = 0; r < kLanes; ++r) block[r] = load(a + (r < rows ? r : 0) * lda + k, there);
+// kLanes terms of up to 4 kGroups rows become [terms][stride], four rows at a time. Whole quads are
+// stored: what is too much in the last one is overwritten by the next term. Rows that are missing
+// there are copies of others.
+template <int kGroups>
+QKV_INLINE void turn_block(const float* from, std::int64_t ld, std::int64_t rows,
+                           std::int64_t terms, float* to, std::int64_t stride) {
+  F32 quads[kGroups][4];
+  const Mask there = first_lanes(terms);
+#pragma GCC unroll 4
+  for (int g = 0; g < kGroups; ++g) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const float* row = from + (4 * g + i < rows ? 4 * g + i : 0) * ld;
+      quads[g][i] = terms >= kLanes ? load(row) : load(row, there);
     }
-    transpose_block(block);
-    if (left == kLanes) {
-#pragma GCC unroll 16
-      for (int j = 0; j < kLanes; ++j) store(to + j * rows, block[j]);
-    } else {
-      for (int j = 0; j < left; ++j) store(to + j * rows, block[j]);
-    }
+    transpose_quads(quads[g]);
   }
+#pragma GCC unroll 16
+  for (int k = 0; k < kLanes; ++k) {
+    if (k >= terms) return;
+#pragma GCC unroll 4
+    for (int g = 0; g < kGroups; ++g) store_quad(to + k * stride + 4 * g, quads[g][k % 4], k / 4);
+  }
+}
+
+template <int kGroups>
+void turn_groups(const float* a, std::int64_t lda, std::int64_t rows, std::int64_t depth, float* to,
+                 std::int64_t stride) {
+  for (std::int64_t k = 0; k < depth; k += kLanes)
+    turn_block<kGroups>(a + k, lda, rows, depth - k, to + k * stride, stride);
+}
+
+// Rows of A [rows, depth] become [depth][rows]. Stores reach up to three floats too far.
+void turn_rows(const float* a, std::int64_t lda, std::int64_t rows, std::int64_t depth, float* to) {
+  if (rows > 8) return turn_groups<3>(a, lda, rows, depth, to, rows);
+  if (rows > 4) return turn_groups<2>(a, lda, rows, depth, to, rows);
+  turn_groups<1>(a, lda, rows, depth, to, rows);
 }
 
 // Columns of dy [depth, rows] become [depth][rows], stored as above.
@@ -176,22 +195,7 @@ void gather_columns(const float* dy, std::int64_t ldy, std::int64_t rows, std::i
 void pack_turned(const PanelPacking& p) {
   for (std::int64_t j = 0; j < p.n; j += kLanes) {
     float* to = p.packed + j / kPanel * kPanel * p.k + j % kPanel;
-    const std::int64_t columns = p.n - j < kLanes ? p.n - j : kLanes;
-    const float* from = p.b + j * p.ldb;
-    for (std::int64_t k = 0; k < p.k; k += kLanes) {
-      const std::int64_t left = p.k - k < kLanes ? p.k - k : kLanes;
-      F32 block[kLanes];
-      if (left == kLanes && columns == kLanes) {
-#pragma GCC unroll 16
-        for (int r = 0; r < kLanes; ++r) block[r] = load(from + r * p.ldb + k);
-      } else {
-        const Mask there = first_lanes(left);
-        for (int r = 0; r < kLanes; ++r)
-          block[r] = r < columns ? load(from + r * p.ldb + k, there) : zero();
-      }
-      transpose_block(block);
-      for (int i = 0; i < left; ++i) store(to + (k + i) * kPanel, block[i]);
-    }
+    turn_groups<kLanes / 4>(p.b + j * p.ldb, p.ldb, p.n - j, p.k, to, kPanel);
   }
 }
 
@@ -222,27 +226,45 @@ void pack(const PanelPacking& p) {
   pack_turned(p);
 }
 
-// Rows of A meet the panels of `columns` columns, t.depth terms of the sums. The rows are turned
-// beside the first panel, a tile at a time, while those of the next are fetched; beside the other
-// panels the next one is, and in the end the first one of the next terms.
-void multiply_step(const PackedProduct& p, const Tiles& tiles, const float* a, std::int64_t columns,
-                   Tile t) {
-  const float *first = t.b, *bias = t.bias;
-  float* c = t.c;
-  const std::int64_t share = (t.depth * kPanel / kLine + tiles.count - 1) / tiles.count;
-  for (std::int64_t j = 0; j < columns; j += kPanel) {
-    t.b = first + j * p.k;
-    t.columns = columns - j;
-    if (bias != nullptr) t.bias = bias + j;
-    const float* next = j + kPanel < columns ? t.b + kPanel * p.k : first + t.depth * kPanel;
+// Where the panel of column j begins, terms k and on; and what a tile of `count` fetches of it.
+QKV_INLINE const float* panel_of(const PackedProduct& p, std::int64_t k, std::int64_t j) {
+  if (p.packed != nullptr) return p.packed + j * p.k + k * kPanel;
+  return p.transpose ? p.b + j * p.ldb + k : p.b + k * p.ldb + j;
+}
+QKV_INLINE Ahead share_of_panel(const PackedProduct& p, const float* panel, std::int64_t depth,
+                                std::int64_t i, std::int64_t count) {
+  if (p.packed != nullptr) {
+    const std::int64_t lines = (depth * kPanel / kLine + count - 1) / count;
+    return {panel + i * lines * kLine, 1, lines, 0};
+  }
+  const std::int64_t rows = ((p.transpose ? kPanel : depth) + count - 1) / count;
+  return {panel + i * rows * p.ldb, rows, lines_of(p.transpose ? depth : kPanel), p.ldb};
+}
+
+// Rows of A meet the panels of columns j0 .. j0 + columns, t.depth terms of the sums from k on. The
+// rows are turned beside the first panel, a tile at a time, while those of the next are fetched;
+// beside the other panels the next one is, and in the end the first one of the next terms.
+void multiply_step(const PackedProduct& p, const Tiles& tiles, const float* a, std::int64_t k,
+                   std::int64_t begin, std::int64_t end, Tile t) {
+  float *here = p.scratch, *turned_rows = here + kDepth * kPanel, *c = t.c;
+  for (std::int64_t j = begin; j < end; j += kPanel) {
+    t.b = panel_of(p, k, j);
+    t.columns = end - j;
+    if (p.packed == nullptr) {
+      pack({t.b, p.ldb, p.transpose, t.depth, t.columns < kPanel ? t.columns : kPanel, here});
+      t.b = here;
+    }
+    t.bias = k == 0 && p.bias != nullptr ? p.bias + j : nullptr;
+    const float* next =
+        j + kPanel < end ? panel_of(p, k, j + kPanel) : panel_of(p, k + t.depth, begin);
     for (std::int64_t i = 0; i < tiles.count; ++i) {
       const std::int64_t rows = tiles.rows(i);
-      float* turned = p.scratch + tile_offset(tiles, i, t.depth);
-      t.ahead = {next + i * share * kLine, 1, share, 0};
-      if (j == 0) {
+      float* turned = turned_rows + tile_offset(tiles, i, t.depth);
+      t.ahead = share_of_panel(p, next, t.depth, i, tiles.count);
+      if (j == begin) {
         turn_rows(a + tiles.first(i) * p.lda, p.lda, rows, t.depth, turned);
         if (i + 1 < tiles.count)
-          t.ahead = {a + tiles.first(i + 1) * p.lda, rows, (t.depth + kLine - 1) / kLine, p.lda};
+          t.ahead = {a + tiles.first(i + 1) * p.lda, rows, lines_of(t.depth), p.lda};
       }
       t.a = turned;
       t.c = c + tiles.first(i) * t.ldc + j;
@@ -251,19 +273,17 @@ void multiply_step(const PackedProduct& p, const Tiles& tiles, const float* a, s
   }
 }
 
-void multiply_rows(const PackedProduct& p, std::int64_t begin, std::int64_t rows) {
+void multiply_rows(const PackedProduct& p, std::int64_t first, std::int64_t rows) {
   const std::int64_t step = depth_of_steps(p.k), width = step >= p.k ? p.n : kColumns;
   const Tiles tiles(rows);
   for (std::int64_t j = 0; j < p.n; j += width) {
     for (std::int64_t k = 0; k < p.k; k += step) {
       Tile t = {};
-      t.b = p.packed + j * p.k + k * kPanel;
       t.depth = p.k - k < step ? p.k - k : step;
-      t.c = p.c + begin * p.n + j;
-      t.ldc = p.n;
-      t.bias = k == 0 && p.bias != nullptr ? p.bias + j : nullptr;
+      t.c = p.c + first * p.ldc;
+      t.ldc = p.ldc;
       t.accumulate = k > 0;
-      multiply_step(p, tiles, p.a + begin * p.lda + k, p.n - j < width ? p.n - j : width, t);
+      multiply_step(p, tiles, p.a + first * p.lda + k, k, j, p.n - j < width ? p.n : j + width, t);
     }
   }
 }
@@ -286,7 +306,7 @@ void gradient_step(const GradientBlock& p, const Tiles& tiles, const float* dy, 
     for (std::int64_t i = 0; i < tiles.count; ++i) {
       const std::int64_t rows = tiles.rows(i);
       float* gathered = columns + tile_offset(tiles, i, t.depth);
-      t.ahead = {next + i * share * p.ldx, share, (kPanel + kLine - 1) / kLine, p.ldx};
+      t.ahead = {next + i * share * p.ldx, share, lines_of(kPanel), p.ldx};
       if (j == 0) {
         gather_columns(dy + tiles.first(i), p.ldy, rows, t.depth, gathered);
         if (i + 1 < tiles.count)  // a tile's last column: the first one's line is here already
@@ -311,12 +331,12 @@ void gradient(const GradientBlock& p) {
   }
 }
 
-static_assert(kColumns % kPanel == 0 && kTileRows <= kLanes);
+static_assert(kColumns % kPanel == 0 && kTileRows <= 12);
 
 }  // namespace
 
 const ProductKernels kProduct = {kPanel,
-                                 packed_rows_size(kRows),
+                                 packed_rows_size(kRows) + kDepth* kPanel,
                                  packed_rows_size(kGradientRows) + kDepth* kGradientColumns,
                                  pack,
                                  multiply,

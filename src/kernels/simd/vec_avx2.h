@@ -140,23 +140,17 @@ QKV_INLINE F32 as_f32(U32 a) { return {_mm256_castsi256_ps(a.v)}; }
 QKV_INLINE U32 to_i32(F32 a) { return {_mm256_cvtps_epi32(a.v)}; }
 QKV_INLINE F32 to_f32(U32 a) { return {_mm256_cvtepi32_ps(a.v)}; }
 
-// Rows become columns. Quads of 4 x 4 within the 128-bit lanes first, then the lanes.
-QKV_INLINE void transpose_block(F32 (&r)[8]) {
-  __m256 a[8], b[8];
-  for (int i = 0; i < 8; i += 2) {
-    a[i] = _mm256_unpacklo_ps(r[i].v, r[i + 1].v);
-    a[i + 1] = _mm256_unpackhi_ps(r[i].v, r[i + 1].v);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
-    b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xEE);
-    b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-    b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
-  }
-  for (int j = 0; j < 4; ++j) {
-    r[j].v = _mm256_permute2f128_ps(b[j], b[4 + j], 0x20);
-    r[4 + j].v = _mm256_permute2f128_ps(b[j], b[4 + j], 0x31);
-  }
+// Four rows: lane 4 q + i of r[j] becomes what lane 4 q + j of r[i] was. And one of its quads.
+QKV_INLINE void transpose_quads(F32 (&r)[4]) {
+  const __m256 a = _mm256_unpacklo_ps(r[0].v, r[1].v), b = _mm256_unpackhi_ps(r[0].v, r[1].v);
+  const __m256 c = _mm256_unpacklo_ps(r[2].v, r[3].v), d = _mm256_unpackhi_ps(r[2].v, r[3].v);
+  r[0].v = _mm256_shuffle_ps(a, c, 0x44);
+  r[1].v = _mm256_shuffle_ps(a, c, 0xEE);
+  r[2].v = _mm256_shuffle_ps(b, d, 0x44);
+  r[3].v = _mm256_shuffle_ps(b, d, 0xEE);
+}
+QKV_INLINE void store_quad(float* p, F32 a, int q) {
+  _mm_storeu_ps(p, q == 0 ? _mm256_castps256_ps128(a.v) : _mm256_extractf128_ps(a.v, 1));
 }
 
 struct WideProduct {

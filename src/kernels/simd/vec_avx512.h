@@ -107,29 +107,20 @@ QKV_INLINE F32 as_f32(U32 a) { return {_mm512_castsi512_ps(a.v)}; }
 QKV_INLINE U32 to_i32(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }
 QKV_INLINE F32 to_f32(U32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 
-// Rows become columns. Quads of 4 x 4 within the 128-bit lanes first, then the lanes.
-QKV_INLINE void transpose_block(F32 (&r)[16]) {
-  __m512 a[16], b[16];
-  for (int i = 0; i < 16; i += 2) {
-    a[i] = _mm512_unpacklo_ps(r[i].v, r[i + 1].v);
-    a[i + 1] = _mm512_unpackhi_ps(r[i].v, r[i + 1].v);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    b[i] = _mm512_shuffle_ps(a[i], a[i + 2], 0x44);
-    b[i + 1] = _mm512_shuffle_ps(a[i], a[i + 2], 0xEE);
-    b[i + 2] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0x44);
-    b[i + 3] = _mm512_shuffle_ps(a[i + 1], a[i + 3], 0xEE);
-  }
-  for (int j = 0; j < 4; ++j) {
-    const __m512 even0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0x88),
-                 odd0 = _mm512_shuffle_f32x4(b[j], b[4 + j], 0xDD);
-    const __m512 even1 = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0x88),
-                 odd1 = _mm512_shuffle_f32x4(b[8 + j], b[12 + j], 0xDD);
-    r[j].v = _mm512_shuffle_f32x4(even0, even1, 0x88);
-    r[4 + j].v = _mm512_shuffle_f32x4(odd0, odd1, 0x88);
-    r[8 + j].v = _mm512_shuffle_f32x4(even0, even1, 0xDD);
-    r[12 + j].v = _mm512_shuffle_f32x4(odd0, odd1, 0xDD);
-  }
+// Four rows: lane 4 q + i of r[j] becomes what lane 4 q + j of r[i] was. And one of its quads.
+QKV_INLINE void transpose_quads(F32 (&r)[4]) {
+  const __m512 a = _mm512_unpacklo_ps(r[0].v, r[1].v), b = _mm512_unpackhi_ps(r[0].v, r[1].v);
+  const __m512 c = _mm512_unpacklo_ps(r[2].v, r[3].v), d = _mm512_unpackhi_ps(r[2].v, r[3].v);
+  r[0].v = _mm512_shuffle_ps(a, c, 0x44);
+  r[1].v = _mm512_shuffle_ps(a, c, 0xEE);
+  r[2].v = _mm512_shuffle_ps(b, d, 0x44);
+  r[3].v = _mm512_shuffle_ps(b, d, 0xEE);
+}
+QKV_INLINE void store_quad(float* p, F32 a, int q) {
+  _mm_storeu_ps(p, q == 0   ? _mm512_castps512_ps128(a.v)
+                   : q == 1 ? _mm512_extractf32x4_ps(a.v, 1)
+                   : q == 2 ? _mm512_extractf32x4_ps(a.v, 2)
+                            : _mm512_extractf32x4_ps(a.v, 3));
 }
 
 struct WideProduct {

@@ -155,16 +155,20 @@ QKV_INLINE F32 to_f32(U32 a) {
   return {__builtin_convertvector(reinterpret_cast<NativeI32>(a.v), NativeF32)};
 }
 
-// Rows become columns.
-QKV_INLINE void transpose_block(F32 (&r)[4]) {
-  for (int i = 0; i < 4; ++i) {
-    for (int j = i + 1; j < 4; ++j) {
-      const float kept = r[i].v[j];
-      r[i].v[j] = r[j].v[i];
-      r[j].v[i] = kept;
-    }
-  }
+// As in the wider ones: here one quad is all.
+QKV_INLINE void transpose_quads(F32 (&r)[4]) {
+  const NativeI32 low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5},
+                  second = {2, 3, 6, 7};
+  const NativeF32 a = __builtin_shuffle(r[0].v, r[1].v, low);
+  const NativeF32 b = __builtin_shuffle(r[0].v, r[1].v, high);
+  const NativeF32 c = __builtin_shuffle(r[2].v, r[3].v, low);
+  const NativeF32 d = __builtin_shuffle(r[2].v, r[3].v, high);
+  r[0].v = __builtin_shuffle(a, c, first);
+  r[1].v = __builtin_shuffle(a, c, second);
+  r[2].v = __builtin_shuffle(b, d, first);
+  r[3].v = __builtin_shuffle(b, d, second);
 }
+QKV_INLINE void store_quad(float* p, F32 a, int) { store(p, a); }
 
 struct WideProduct {
   U32 high, low;

@@ -49,10 +49,11 @@ void copy_some(const float* x, float* y, std::int64_t n) {
 }
 
 void transpose(const float* x, float* y) {
-  F32 block[kLanes];
-  for (int i = 0; i < kLanes; ++i) block[i] = load(x + i * kLanes);
-  transpose_block(block);
-  for (int i = 0; i < kLanes; ++i) store(y + i * kLanes, block[i]);
+  F32 rows[4];
+  for (int i = 0; i < 4; ++i) rows[i] = load(x + i * kLanes);
+  transpose_quads(rows);
+  for (int q = 0; q < kLanes / 4; ++q)
+    for (int i = 0; i < 4; ++i) store_quad(y + 4 * (4 * q + i), rows[i], q);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct VectorProbe {
   void (*reduce)(const float* x, std::int64_t n, float* sum, float* largest, float* smallest);
   // Copies the first n <= lanes values and leaves the rest of y alone.
   void (*copy_some)(const float* x, float* y, std::int64_t n);
-  // y = x transposed, lanes x lanes.
+  // y [lanes, 4] = x [4, lanes] transposed.
   void (*transpose)(const float* x, float* y);
 };
 
