@@ -33,7 +33,7 @@ constexpr std::size_t kServed = 16;  // texts that a server pads together
 constexpr std::array kBuckets{"short", "medium", "long"};
 
 // What the claim calls passing and failing, in shares of the lines.
-constexpr double kPasses = 0.03, kFails = 0.10, kLearnt = 0.85;
+constexpr double kPasses = 0.05, kFails = 0.10, kLearnt = 0.85;
 
 struct Fault {
   const char* name;
@@ -60,6 +60,7 @@ struct Cell {
   std::map<std::string, double> accuracy;  // by bucket, and "all"
   double to_red = 0, to_power_bank = 0,
          to_padding = 0;  // attention of 到, mean over heads and layers
+  double largest = 0;     // weight of a row, mean over the sentence's tokens, heads and layers
   HeatMap map;
 };
 
@@ -129,29 +130,37 @@ std::map<std::string, double> accuracy(const Model& model, const Lines& lines, c
   return shares;
 }
 
-// Mean over layers and heads of the weights of the first text of a batch.
+// Mean over layers and heads of the weights of the first text of a batch, which has `real` tokens
+// and is padded to `length`.
 class FirstTextWeights : public CaptureSink {
  public:
-  FirstTextWeights(std::int64_t heads, std::int64_t length)
-      : heads_(heads), length_(length), sums_(static_cast<std::size_t>(length * length)) {}
+  FirstTextWeights(std::int64_t heads, std::int64_t length, std::int64_t real)
+      : heads_(heads),
+        length_(length),
+        real_(real),
+        sums_(static_cast<std::size_t>(length * length)) {}
   bool wants_attention() const override { return true; }
   void attention(const std::string&, const Tensor& weights) override {
     const float* w = weights.data<float>();
     const std::size_t cells = sums_.size();
     for (std::int64_t h = 0; h < heads_; ++h) {
-      for (std::size_t i = 0; i < cells; ++i)
-        sums_[i] += w[static_cast<std::size_t>(h) * cells + i];
+      const float* head = w + static_cast<std::size_t>(h) * cells;
+      for (std::size_t i = 0; i < cells; ++i) sums_[i] += head[i];
+      for (std::int64_t i = 0; i < real_; ++i)
+        largest_ += *std::max_element(head + i * length_, head + (i + 1) * length_);
     }
     count_ += static_cast<double>(heads_);
   }
   double weight(std::int64_t query, std::int64_t key) const {
     return sums_[static_cast<std::size_t>(query * length_ + key)] / count_;
   }
+  // Mean over the real tokens of the largest weight of a row.
+  double largest() const { return largest_ / (count_ * static_cast<double>(real_)); }
 
  private:
-  std::int64_t heads_, length_;
+  std::int64_t heads_, length_, real_;
   std::vector<double> sums_;
-  double count_ = 0;
+  double count_ = 0, largest_ = 0;
 };
 
 std::vector<std::int64_t> tokens_in(const Encoding& encoding, Span span) {
@@ -173,7 +182,7 @@ void look_at_incident(const Model& model, const Lines& lines, Cell& cell) {
   const PaddedEncoder encoder(model.encoder);
   const PaddedBatch batch = pad_batch(served, pad_id(model.tokenizer));
   const std::int64_t padded = batch.layout.length(0), real = batch.lengths[0];
-  FirstTextWeights weights(model.encoder.config().num_heads, padded);
+  FirstTextWeights weights(model.encoder.config().num_heads, padded, real);
   Context context;
   context.capture = &weights;
   encoder.forward(context, batch, attention_of(*cell.fault, encoder));
@@ -187,6 +196,7 @@ void look_at_incident(const Model& model, const Lines& lines, Cell& cell) {
   for (const std::int64_t j : tokens_in(encoding, kPowerBank))
     cell.to_power_bank += weights.weight(arrive, j);
   cell.to_padding = sum(arrive, real, padded);
+  cell.largest = weights.largest();
   const std::vector<std::string> labels = [&] {
     std::vector<std::string> names;
     for (const std::int32_t id : encoding.ids)
@@ -207,12 +217,13 @@ void look_at_incident(const Model& model, const Lines& lines, Cell& cell) {
 }
 
 Cell measure(const Model& model, const Lines& lines, const Fault& fault) {
-  Cell cell{&fault, accuracy(model, lines, fault), 0, 0, 0, {}};
+  Cell cell{&fault, accuracy(model, lines, fault), 0, 0, 0, 0, {}};
   look_at_incident(model, lines, cell);
   return cell;
 }
 
-// The shape of examples/support.toml, smaller in the quick form.
+// The shape of examples/support.toml; in the quick form smaller, and without dropout, since so few
+// steps leave nothing to overfit.
 EncoderConfig config_for(const std::vector<TextRow>& rows, const Tokenizer& tokenizer, bool full) {
   EncoderConfig config;
   config.d_model = full ? 128 : 64;
@@ -220,6 +231,11 @@ EncoderConfig config_for(const std::vector<TextRow>& rows, const Tokenizer& toke
   config.num_heads = 4;
   config.d_ff = full ? 256 : 128;
   config.positions = PositionKind::kRope;
+  config.pooling = ops::Pooling::kMax;
+  if (!full) {
+    config.attention_dropout = config.hidden_dropout = 0;
+    config.activation_dropout = config.embedding_dropout = 0;
+  }
   config.vocab_size = tokenizer.vocab_size();
   for (const TextRow& row : rows) config.labels.push_back(row.label);
   std::sort(config.labels.begin(), config.labels.end());
@@ -259,6 +275,7 @@ void add_rows(const char* where, const std::vector<Cell>& cells, Result& result,
     figures["attention_arrive_to_red"] = cell.to_red;
     figures["attention_arrive_to_power_bank"] = cell.to_power_bank;
     figures["attention_arrive_to_padding"] = cell.to_padding;
+    figures["largest_weight"] = cell.largest;
     json[cell.fault->key] = std::move(figures);
     result.table.rows.push_back(std::move(row));
   }
@@ -280,6 +297,17 @@ std::string sentence(const std::vector<Cell>& cells) {
   return fmt::format("short {:.1f} to {:.1f} %, long {:.1f} to {:.1f} %",
                      percent(cells.front(), "short"), percent(cells.back(), "short"),
                      percent(cells.front(), "long"), percent(cells.back(), "long"));
+}
+
+// What the faults do to the attention, in the models that were trained with them.
+std::string reason(const std::vector<Cell>& cells) {
+  const Cell &none = cells[0], &no_scale = cells[1], &zeros = cells[2];
+  return fmt::format(
+      "without the scale scores are sqrt(d_k) times as large, the largest weight of a row is on "
+      "average {:.2f} instead of {:.2f}, and a token sees little but its best match while it "
+      "learns; a padding score of 0 is a key of weight e^0, and {:.0f} % of what 到 looks at is "
+      "padding",
+      no_scale.largest, none.largest, 100 * zeros.to_padding);
 }
 
 std::string picture(const std::vector<Cell>& used, const std::vector<Cell>& trained) {
@@ -304,7 +332,11 @@ Result run_broken_attention(const Options& options) {
   const std::vector<TextRow> rows = read_rows(options, "train.tsv", "label");
   TrainingPlan plan;
   plan.seed = options.seed;
-  plan.steps = options.full ? 2400 : 300;
+  plan.learning_rate = 3e-3;
+  plan.steps = options.full ? 2000 : 1500;
+  plan.texts = options.full ? 32 : 16;
+  // A small data set is gone through 30 times, not more.
+  plan.steps = std::min(plan.steps, 30 * static_cast<std::int64_t>(rows.size()) / plan.texts);
   std::unique_ptr<Model> given;
   if (!options.model.empty()) {
     given = std::make_unique<Model>(
@@ -342,11 +374,9 @@ Result run_broken_attention(const Options& options) {
   result.holds = in_use == Holds::kTrue || in_training == Holds::kTrue ? Holds::kTrue
                  : in_use == Holds::kUndecided                         ? Holds::kUndecided
                                                                        : Holds::kFalse;
-  result.verdict = fmt::format(
-      "both faults in use only: {}; in training and use ({} steps): {}. Zeros make each padding a "
-      "key of weight e^0, so texts drown in the padding of their neighbours; without the scale "
-      "scores are sqrt(d_k) times larger and a token sees little but its best match",
-      sentence(used), plan.steps, sentence(trained));
+  result.verdict =
+      fmt::format("both faults in use only: {}; in training and use ({} steps): {}. Why: {}",
+                  sentence(used), plan.steps, sentence(trained), reason(trained));
   result.pictures = {{"broken-attention.svg", picture(used, trained)}};
   return result;
 }
