@@ -125,11 +125,18 @@ class Trainer:
         t = update if self.warmup else update - 1
         return 0.5 * (1 + math.cos(math.pi * min(1.0, (t - self.warmup) / max(1, self.total - self.warmup))))
 
+    def hide_tokens(self, ids: torch.Tensor, *rest):
+        """Token dropout: tokens that are neither special nor padding become the mask token."""
+        if self.args.token_dropout:
+            special = torch.isin(ids, torch.tensor(self.args.special_ids))
+            ids = torch.where((torch.rand(ids.shape) < self.args.token_dropout) & ~special, self.args.mask_id, ids)
+        return ids, *rest
+
     def run(self, steps: int) -> dict:
         """Trains `steps` steps; the clock runs over the steps alone, not over padding the batches."""
         self.model.train()
         n = len(self.data.batches)
-        batches = [tensors_of(self.data.train, self.data.batches[(self.step_number + i) % n]) for i in range(steps)]
+        batches = [self.hide_tokens(*tensors_of(self.data.train, self.data.batches[(self.step_number + i) % n])) for i in range(steps)]
         parameters = list(self.model.parameters())
         losses = []
         start = time.perf_counter()
@@ -200,7 +207,7 @@ def parse_args() -> argparse.Namespace:
                               total_steps=0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
     for name, default in dict(dropout=0.2, label_smoothing=0.1, learning_rate=1e-3, warmup=0.1, weight_decay=0.05, clip_norm=1.0,
-                              beta1=0.9, beta2=0.999, eps=1e-8, norm_eps=1e-5).items():
+                              beta1=0.9, beta2=0.999, eps=1e-8, norm_eps=1e-5, token_dropout=0.0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=float, default=default)
     args = parser.parse_args()
     if args.export:  # the recipe of the engine's run wins

@@ -1,6 +1,7 @@
 #include "bench/train_session.h"
 
 #include <charconv>
+#include <deque>
 #include <utility>
 
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "train/optimizer.h"
 #include "train/schedule.h"
 #include "train/step.h"
+#include "train/token_dropout.h"
 
 namespace qkv::inline v0::bench {
 namespace {
@@ -62,13 +64,14 @@ void append_samples(NamedTensors& tensors, const std::string& name,
 
 struct TrainSession::Impl {
   Impl(EncoderClassifier&& m, std::vector<Sample> train_samples, std::vector<Sample> test_samples,
-       const train::TrainSection& s)
+       const train::TrainSection& s, train::TokenDropout dropout)
       : model(std::move(m)),
         samples(std::move(train_samples)),
         test(std::move(test_samples)),
         section(s),
         optimizer(model.module(), train::optimizer_options(s)),
-        stream(samples, s.batch_tokens, static_cast<std::uint64_t>(s.seed)) {
+        stream(samples, s.batch_tokens, static_cast<std::uint64_t>(s.seed)),
+        token_dropout(std::move(dropout)) {
     total_steps = s.steps > 0 ? s.steps : stream.count(s.epochs);
     schedule = train::schedule_of(s, total_steps);
   }
@@ -80,14 +83,17 @@ struct TrainSession::Impl {
   train::TrainSection section;
   train::Optimizer optimizer;
   train::BatchStream stream;
+  train::TokenDropout token_dropout;
   train::Schedule schedule;
   std::int64_t total_steps = 0, step = 0;
 };
 
 TrainSession::TrainSession(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 TrainSession::TrainSession(train::BuiltRun run, const train::TrainConfig& config)
-    : impl_(std::make_unique<Impl>(std::move(run.model), std::move(run.data.train),
-                                   std::move(run.data.test), config.train)) {
+    : impl_(std::make_unique<Impl>(
+          std::move(run.model), std::move(run.data.train), std::move(run.data.test), config.train,
+          train::TokenDropout(config.train.token_dropout, run.data.tokenizer,
+                              static_cast<std::uint64_t>(config.train.seed)))) {
   require<ConfigError>(config.train.accumulate == 1, "bench",
                        "expected train.accumulate = 1, got {}", config.train.accumulate);
 }
@@ -110,7 +116,7 @@ TrainSession TrainSession::synthetic(std::uint64_t seed) {
   model.module().enable_gradients();
   return TrainSession(std::make_unique<Impl>(
       std::move(model), random_samples(kTexts, shape.vocab_size, kLabels, seed),
-      std::vector<Sample>{}, section));
+      std::vector<Sample>{}, section, train::TokenDropout()));
 }
 
 const EncoderClassifier& TrainSession::model() const { return impl_->model; }
@@ -122,8 +128,11 @@ Turn TrainSession::run(std::int64_t steps) {
   const double start = now();
   for (turn.steps = 0; turn.steps < steps; ++turn.steps) {
     s.model.module().clear_gradients();
-    const train::StepSums sums = train::accumulate_gradients(
-        s.model, s.stream.next(), loss, static_cast<std::uint64_t>(s.section.seed), ++s.step);
+    ++s.step;
+    std::deque<Sample> hidden;
+    const train::StepSums sums =
+        train::accumulate_gradients(s.model, s.token_dropout.hide(s.stream.next(), s.step, hidden),
+                                    loss, static_cast<std::uint64_t>(s.section.seed), s.step);
     const double scale = 1.0 / static_cast<double>(std::max<std::int64_t>(sums.counted, 1));
     const double norm = s.optimizer.gradient_norms(scale, s.section.clip_norm_type).norm;
     s.optimizer.step(train::learning_rate(s.schedule, s.step),
@@ -187,6 +196,11 @@ void TrainSession::export_to(const std::filesystem::path& folder) const {
   recipe["norm_eps"] = shape.norm_eps;
   recipe["clip_norm"] = s.section.clip_norm;
   recipe["label_smoothing"] = s.section.label_smoothing;
+  recipe["token_dropout"] = s.token_dropout.p();
+  recipe["mask_id"] = s.token_dropout.mask();
+  Json specials = Json::array();
+  for (const std::int32_t id : s.token_dropout.specials()) specials.push_back(id);
+  recipe["special_ids"] = std::move(specials);
   write_file_atomic(folder / "recipe.json", recipe.dump(2) + "\n");
 }
 

@@ -210,6 +210,7 @@ void read_train(ConfigReader& reader, TrainSection& train) {
   read_schedule(reader, train);
   read_optimizer(reader, train);
   reader.number("train.label_smoothing", train.label_smoothing, 0, 1 - 1e-9);
+  reader.number("train.token_dropout", train.token_dropout, 0, 1 - 1e-9);
   std::string precision = "fp32", checkpointing = "none";
   reader.choice("train.precision", precision, {"fp32"}, {"bf16"});
   reader.choice("train.checkpoint_activations", checkpointing, {"none"}, {"selective", "block"});
@@ -290,6 +291,7 @@ Json train_json(const TrainSection& t) {
   out["clip_norm"] = t.clip_norm;
   out["clip_norm_type"] = t.clip_norm_type == ClipNorm::kL2 ? "l2" : "max";
   out["label_smoothing"] = t.label_smoothing;
+  out["token_dropout"] = t.token_dropout;
   out["freeze"] = list(t.freeze);
   out["train"] = list(t.train);
   out["seed"] = t.seed;

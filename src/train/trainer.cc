@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <deque>
 
 #include <fmt/format.h>
 
@@ -21,6 +22,7 @@
 #include "train/evaluate.h"
 #include "train/run_folder.h"
 #include "train/step.h"
+#include "train/token_dropout.h"
 
 namespace qkv::inline v0::train {
 namespace fs = std::filesystem;
@@ -46,7 +48,9 @@ class Trainer {
         built_(build_run(config, folder, resume)),
         optimizer_(built_.model.module(), optimizer_options(config.train)),
         stream_(built_.data.train, config.train.batch_tokens,
-                static_cast<std::uint64_t>(config.train.seed)) {
+                static_cast<std::uint64_t>(config.train.seed)),
+        token_dropout_(config.train.token_dropout, built_.data.tokenizer,
+                       static_cast<std::uint64_t>(config.train.seed)) {
     total_steps_ = config.train.steps;
     if (total_steps_ == 0) {
       const std::int64_t batches = stream_.count(config.train.epochs);
@@ -86,6 +90,7 @@ class Trainer {
   BuiltRun built_;
   Optimizer optimizer_;
   BatchStream stream_;
+  TokenDropout token_dropout_;
   Schedule schedule_;
   std::int64_t total_steps_ = 0;
   TrainState state_;
@@ -169,9 +174,11 @@ bool Trainer::step() {
   built_.model.module().clear_gradients();
   StepSums sums;
   std::vector<const Sample*> samples;
+  std::deque<Sample> hidden;
   for (std::int64_t i = 0; i < config_.train.accumulate; ++i) {
     if (by_epochs && stream_.epochs_done() >= config_.train.epochs) break;
-    const std::vector<const Sample*> members = stream_.next();
+    const std::vector<const Sample*> members =
+        token_dropout_.hide(stream_.next(), state_.step + 1, hidden);
     const StepSums part =
         accumulate_gradients(built_.model, members, loss,
                              static_cast<std::uint64_t>(config_.train.seed), state_.step + 1);

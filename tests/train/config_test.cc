@@ -103,6 +103,7 @@ betas = [0.8, 0.95]
 eps = 1e-6
 clip_norm = 0.5
 label_smoothing = 0.1
+token_dropout = 0.15
 precision = "fp32"
 checkpoint_activations = "none"
 freeze = ["embeddings.*"]
