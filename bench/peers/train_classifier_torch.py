@@ -1,6 +1,6 @@
 """The classifier of examples/*.toml in PyTorch: the peer that the engine's training speed is measured against.
 
-A Pre-LN encoder (learned positions, GELU by erf, mean pooling), fused QKV projection, fused AdamW, label smoothing, clipping by
+A Pre-LN encoder (learned or rotary positions, GELU by erf, mean or max pooling), fused QKV projection, fused AdamW, label smoothing, clipping by
 the global norm, warm-up and cosine. Batches are prepared (padded, masked) before the clock starts, equal-length batches drop
 the mask, gradients are set to None, nothing synchronises: the fastest form that was found, eager or compiled.
 
@@ -27,16 +27,30 @@ from torch import nn
 import classifier_data
 
 
+def rotary_table(positions: int, size: int, base: float) -> torch.Tensor:
+    """[2, N, D]: cosine and sine of position * base^(-2 i / D), channel i paired with i + D / 2."""
+    angles = torch.outer(torch.arange(positions, dtype=torch.float64), base ** (-torch.arange(0, size, 2, dtype=torch.float64) / size))
+    return torch.stack([angles.cos(), angles.sin()]).repeat(1, 1, 2).float()
+
+
+def rotate(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return x * table[0] + torch.cat([-b, a], -1) * table[1]
+
+
 class Attention(nn.Module):
-    def __init__(self, width: int, heads: int, dropout: float, kind: str):
+    def __init__(self, width: int, heads: int, dropout: float, kind: str, rotary: torch.Tensor | None):
         super().__init__()
         self.heads, self.dropout, self.kind = heads, dropout, kind
+        self.register_buffer("rotary", rotary, persistent=False)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         b, n, c = x.shape
         q, k, v = self.qkv(x).view(b, n, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        if self.rotary is not None:
+            q, k = rotate(q, self.rotary[:, :n]), rotate(k, self.rotary[:, :n])
         p = self.dropout if self.training else 0.0
         if self.kind == "sdpa":
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
@@ -53,7 +67,8 @@ class Block(nn.Module):
         super().__init__()
         width, heads, hidden, dropout, kind, eps = args.width, args.heads, args.hidden, args.dropout, args.attention, args.norm_eps
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=eps), nn.LayerNorm(width, eps=eps)
-        self.attention = Attention(width, heads, dropout, kind)
+        rotary = rotary_table(args.max_positions, width // heads, args.rope_base) if args.positions == "rope" else None
+        self.attention = Attention(width, heads, dropout, kind, rotary)
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
         self.dropout = dropout
 
@@ -67,24 +82,33 @@ class Classifier(nn.Module):
     def __init__(self, vocab: int, labels: int, args: argparse.Namespace):
         super().__init__()
         width = args.width
-        self.tokens, self.positions = nn.Embedding(vocab, width), nn.Embedding(args.max_positions, width)
+        if args.positions not in ("learned", "rope") or args.pooling not in ("mean", "max"):
+            raise SystemExit(f"this peer has learned or rotary positions and mean or max pooling, not {args.positions} and {args.pooling}")
+        self.tokens = nn.Embedding(vocab, width)
+        self.positions = nn.Embedding(args.max_positions, width) if args.positions == "learned" else None
         self.blocks = nn.ModuleList(Block(args) for _ in range(args.layers))
         self.norm, self.head = nn.LayerNorm(width, eps=args.norm_eps), nn.Linear(width, labels)
-        self.dropout = args.dropout
+        self.dropout, self.pooling = args.dropout, args.pooling
         for name, p in self.blocks.named_parameters():
             if p.dim() > 1:
                 nn.init.xavier_uniform_(p)
             elif name.endswith("bias"):
                 nn.init.zeros_(p)
 
+    def pool(self, x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        """weight [B, N, 1] is 1 / length on real tokens, 0 on padding."""
+        if self.pooling == "max":
+            return x.amax(1) if weight is None else x.masked_fill(weight == 0, float("-inf")).amax(1)
+        return x.mean(1) if weight is None else (x * weight).sum(1)
+
     def forward(self, ids: torch.Tensor, mask: torch.Tensor | None, weight: torch.Tensor | None) -> torch.Tensor:
-        x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
+        x = self.tokens(ids)
+        if self.positions is not None:
+            x = x + self.positions.weight[: ids.shape[1]]
         x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x, mask)
-        x = self.norm(x)
-        # weight [B, N, 1] is 1 / length on real tokens, 0 on padding.
-        return self.head(F.dropout(x.mean(1) if weight is None else (x * weight).sum(1), self.dropout, self.training))
+        return self.head(F.dropout(self.pool(self.norm(x), weight), self.dropout, self.training))
 
 
 def tensors_of(split: classifier_data.Split, samples: np.ndarray):
@@ -206,8 +230,10 @@ def parse_args() -> argparse.Namespace:
     for name, default in dict(batch_tokens=2048, layers=4, width=256, heads=8, hidden=1024, max_positions=512, warmup_steps=-1,
                               total_steps=0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
+    parser.add_argument("--positions", choices=["learned", "rope"], default="learned")
+    parser.add_argument("--pooling", choices=["mean", "max"], default="mean")
     for name, default in dict(dropout=0.2, label_smoothing=0.1, learning_rate=1e-3, warmup=0.1, weight_decay=0.05, clip_norm=1.0,
-                              beta1=0.9, beta2=0.999, eps=1e-8, norm_eps=1e-5, token_dropout=0.0).items():
+                              beta1=0.9, beta2=0.999, eps=1e-8, norm_eps=1e-5, token_dropout=0.0, rope_base=10000.0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=float, default=default)
     args = parser.parse_args()
     if args.export:  # the recipe of the engine's run wins

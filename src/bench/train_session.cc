@@ -185,6 +185,9 @@ void TrainSession::export_to(const std::filesystem::path& folder) const {
   recipe["heads"] = shape.num_heads;
   recipe["hidden"] = shape.d_ff;
   recipe["max_positions"] = shape.max_positions;
+  recipe["positions"] = position_kind_name(shape.positions);
+  recipe["rope_base"] = shape.rope_base;
+  recipe["pooling"] = ops::pooling_name(shape.pooling);
   recipe["dropout"] = shape.hidden_dropout;
   recipe["learning_rate"] = s.section.learning_rate;
   recipe["warmup_steps"] = s.schedule.warmup;
