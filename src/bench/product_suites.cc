@@ -29,7 +29,7 @@ Record product_record(std::string name, double operations, const Measurement& m)
 struct LinearShape {
   std::int64_t in, out;
 };
-// The projections of the examples' model (width 256), and one of BERT-base.
+// The projections of a model of width 256, and one of BERT-base.
 constexpr LinearShape kLinear[] = {{256, 768}, {256, 1024}, {1024, 256}, {768, 3072}};
 
 }  // namespace
