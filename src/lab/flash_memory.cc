@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/memory.h"
+#include "base/thread_pool.h"
 #include "lab/draw.h"
 #include "lab/lab.h"
 #include "lab/plot.h"
@@ -22,6 +23,19 @@ constexpr std::int64_t kWidth = 64;
 struct Cost {
   double bytes = 0, seconds = 0;
   Tensor out;
+};
+
+// One thread while it lives: each thread that takes part has scratch of its own, and which of them
+// do is a matter of chance.
+class OneThread {
+ public:
+  OneThread() { set_num_threads(1); }
+  ~OneThread() { set_num_threads(previous_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int previous_ = num_threads();
 };
 
 ops::AttentionInput random_input(std::uint64_t seed, std::int64_t length) {
@@ -71,12 +85,13 @@ double largest_difference(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 Result run_flash_memory(const Options& options) {
+  const OneThread alone;
   const std::int64_t naive_limit = options.full ? 8192 : 2048;
   Result result;
   result.table.columns = {"n",        "naive MiB", "flash MiB",
                           "naive ms", "flash ms",  "largest difference"};
   Json rows = Json::array();
-  LineChart chart{"memory of one attention head beyond its input (d = 64)",
+  LineChart chart{"memory of one attention head beyond its input (d = 64, one thread)",
                   "n",
                   "MiB",
                   true,

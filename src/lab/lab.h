@@ -2,7 +2,8 @@
 //
 // An experiment is one pure function from options to a result: it draws everything from the seed,
 // prints nothing and writes nothing. docs/lab.md says what each one shows. Thread-safe, except that
-// flash-memory reads the process-wide peaks of the memory account.
+// flash-memory reads the process-wide peaks of the memory account, and takes one thread for its
+// duration.
 #pragma once
 
 #include <cstdint>
