@@ -31,14 +31,14 @@ Measurement measure(FunctionRef<void()> body, Probe& probe, const MeasureOptions
   const double start = now();
   body();
   const double first = now() - start;
-  const bool is_short = first < 1e-3;
+  const bool is_short = first < 1e-3, is_cheap = first < 0.05;
   const int repeats =
       is_short ? static_cast<int>(std::clamp(1e-3 / std::max(1e-7, first), 1.0, 1000.0)) : 1;
   std::vector<Run> runs;
   double before = probe.once(), spent = 0;
   while (static_cast<int>(runs.size()) < options.min_runs ||
          (spent < options.seconds && static_cast<int>(runs.size()) < options.max_runs)) {
-    if (is_short) body();  // the probe took the caches
+    if (is_cheap) body();  // the probe took the caches, and warms its own arrays likewise
     const double begin = now();
     for (int i = 0; i < repeats; ++i) body();
     const double seconds = now() - begin;

@@ -25,7 +25,8 @@ struct Measurement {
 // Shared machines change speed within seconds. So each run stands between two short tries of the
 // probe, and counts only if both reach 90 % of the best try of this measurement (or, if fewer than
 // three do, the third of the runs with the best tries). Short bodies are repeated within a run to
-// fill a millisecond. The body is called once before.
+// fill a millisecond. The body is called once before, and, where that takes less than 50 ms, once
+// before each run.
 Measurement measure(FunctionRef<void()> body, Probe& probe, const MeasureOptions& options = {});
 
 // One line of a benchmark's output.

@@ -87,23 +87,23 @@ double wide_squares(const float* x, std::int64_t width, float pivot, float delta
 // The mean is kept as the row's first value and the mean distance from it: constant rows give exact
 // zeros, and a large common offset costs no digits.
 struct RowMean {
-  float pivot = 0, delta = 0;
+  float pivot = 0, delta = 0, mean = 0;  // mean: the sum of the two, rounded once
 };
 
 QKV_INLINE RowMean row_mean(const float* x, std::int64_t width) {
   const F32 pivot = set(x[0]);
-  F32 total = zero();
-  for_lanes(width, [&](std::int64_t j, auto lanes)
-                       QKV_BODY { total = total + lanes.only(lanes.load(x + j) - pivot); });
-  return {x[0], sum(total) / static_cast<float>(width)};
+  const F32 total = sum_lanes(width, [&](std::int64_t j, auto lanes, F32& part) QKV_BODY {
+    part = part + lanes.only(lanes.load(x + j) - pivot);
+  });
+  const double delta = sum(widen_low(total) + widen_high(total)) / static_cast<double>(width);
+  return {x[0], static_cast<float>(delta), static_cast<float>(static_cast<double>(x[0]) + delta)};
 }
 
 QKV_INLINE float row_rstd(const float* x, std::int64_t width, RowMean mean, double eps) {
   const F32 pivot = set(mean.pivot), delta = set(mean.delta);
-  F32 total = zero();
-  for_lanes(width, [&](std::int64_t j, auto lanes) QKV_BODY {
+  const F32 total = sum_lanes(width, [&](std::int64_t j, auto lanes, F32& part) QKV_BODY {
     const F32 d = lanes.only(lanes.load(x + j) - pivot - delta);
-    total = fma(d, d, total);
+    part = fma(d, d, part);
   });
   double squares = static_cast<double>(sum(total));
   if (!(squares < 1e38)) squares = wide_squares(x, width, mean.pivot, mean.delta);
@@ -113,7 +113,7 @@ QKV_INLINE float row_rstd(const float* x, std::int64_t width, RowMean mean, doub
 void normalise_row(const NormForward<float>& p, const float* s, std::int64_t r) {
   const RowMean mean = p.rms ? RowMean{} : row_mean(s, p.width);
   const float inverse = row_rstd(s, p.width, mean, p.eps);
-  if (p.mean) p.mean[r] = mean.pivot + mean.delta;
+  if (p.mean) p.mean[r] = mean.mean;
   p.rstd[r] = inverse;
   const F32 pivot = set(mean.pivot), delta = set(mean.delta), rstd = set(inverse);
   float* y = p.y + r * p.width;
@@ -149,35 +149,55 @@ void forward(const NormForward<float>& p) {
 }
 
 // dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy gamma and xhat = (x - mean) rstd; mean(g)
-// only for layer.
-void backward_row(const NormBackward<float>& p, std::int64_t r) {
-  const float *dy = p.dy + r * p.width, *x = p.x + r * p.width,
-              *add = p.add ? p.add + r * p.width : nullptr;
-  float* dx = p.dx + r * p.width;
-  const F32 mean = set(p.rms ? 0.0f : p.mean[r]), rstd = set(p.rstd[r]);
-  F32 sum_g = zero(), sum_gx = zero();
+// only for layer. kRows rows at a time: they share the loads of gamma and the sums over rows.
+template <int kRows>
+void backward_rows(const NormBackward<float>& p, std::int64_t first) {
+  const float *dy = p.dy + first * p.width, *x = p.x + first * p.width;
+  F32 mean[kRows], rstd[kRows], sum_g[kRows], sum_gx[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    mean[r] = set(p.rms ? 0.0f : p.mean[first + r]);
+    rstd[r] = set(p.rstd[first + r]);
+    sum_g[r] = sum_gx[r] = zero();
+  }
   for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
-    const F32 d = lanes.load(dy + j), xhat = lanes.only((lanes.load(x + j) - mean) * rstd);
-    const F32 g = d * lanes.load(p.gamma + j), dg = d * xhat;
-    sum_g = sum_g + g;
-    sum_gx = fma(g, xhat, sum_gx);
-    if (p.dgamma) lanes.store(p.dgamma + j, lanes.load(p.dgamma + j) + dg);
-    if (p.dbeta) lanes.store(p.dbeta + j, lanes.load(p.dbeta + j) + d);
+    const F32 gamma = lanes.load(p.gamma + j);
+    F32 dgamma = zero(), dbeta = zero();
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      const F32 d = lanes.load(dy + r * p.width + j),
+                xhat = lanes.only((lanes.load(x + r * p.width + j) - mean[r]) * rstd[r]);
+      const F32 g = d * gamma;
+      sum_g[r] = sum_g[r] + g;
+      sum_gx[r] = fma(g, xhat, sum_gx[r]);
+      dgamma = fma(d, xhat, dgamma);
+      dbeta = dbeta + d;
+    }
+    if (p.dgamma) lanes.store(p.dgamma + j, lanes.load(p.dgamma + j) + dgamma);
+    if (p.dbeta) lanes.store(p.dbeta + j, lanes.load(p.dbeta + j) + dbeta);
   });
   const auto width = static_cast<float>(p.width);
-  const F32 mean_g = set(p.rms ? 0.0f : sum(sum_g) / width), mean_gx = set(sum(sum_gx) / width);
-  for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
-    const F32 g = lanes.load(dy + j) * lanes.load(p.gamma + j),
-              xhat = (lanes.load(x + j) - mean) * rstd;
-    const F32 d = rstd * fnma(xhat, mean_gx, g - mean_g);
-    lanes.store(dx + j, add ? d + lanes.load(add + j) : d);
-  });
+  for (int r = 0; r < kRows; ++r) {
+    const F32 mean_g = set(p.rms ? 0.0f : sum(sum_g[r]) / width),
+              mean_gx = set(sum(sum_gx[r]) / width);
+    const std::int64_t row = r * p.width;
+    float* dx = p.dx + first * p.width + row;
+    const float* add = p.add ? p.add + first * p.width + row : nullptr;
+    for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
+      const F32 g = lanes.load(dy + row + j) * lanes.load(p.gamma + j),
+                xhat = (lanes.load(x + row + j) - mean[r]) * rstd[r];
+      const F32 d = rstd[r] * fnma(xhat, mean_gx, g - mean_g);
+      lanes.store(dx + j, add ? d + lanes.load(add + j) : d);
+    });
+  }
 }
 
 void backward(const NormBackward<float>& p) {
   for (std::int64_t j = 0; p.dgamma && j < p.width; ++j) p.dgamma[j] = 0;
   for (std::int64_t j = 0; p.dbeta && j < p.width; ++j) p.dbeta[j] = 0;
-  for (std::int64_t r = 0; r < p.rows; ++r) backward_row(p, r);
+  constexpr int kTogether = kVectorRegisters == 32 ? 4 : 2;
+  std::int64_t r = 0;
+  for (; r + kTogether <= p.rows; r += kTogether) backward_rows<kTogether>(p, r);
+  for (; r < p.rows; ++r) backward_rows<1>(p, r);
 }
 
 }  // namespace

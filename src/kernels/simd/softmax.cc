@@ -23,42 +23,63 @@ float row_maximum(const float* x, std::int64_t width) {
   return hmax(max(a, b));
 }
 
-// y = exp(x - shift); returns the sum. y may be x, or null.
+// y = exp(x - shift) for a shift that no x exceeds; returns the sum. y may be x, or null.
 float exponentials(const float* x, float* y, std::int64_t width, float shift) {
   const F32 offset = set(shift);
-  F32 total = zero();
-  for_lanes(width, [&](std::int64_t j, auto lanes) QKV_BODY {
-    const F32 e = lanes.only(exp(lanes.load(x + j) - offset));
+  return sum(sum_lanes(width, [&](std::int64_t j, auto lanes, F32& total) QKV_BODY {
+    const F32 e = lanes.only(exp_below(lanes.load(x + j) - offset));
     if (y) lanes.store(y + j, e);
     total = total + e;
-  });
-  return sum(total);
+  }));
+}
+
+// Rows go through each step together: the steps of one row wait for each other, those of different
+// rows do not. As many as stay in the first-level cache.
+constexpr std::int64_t kRowsTogether = 16;
+QKV_INLINE std::int64_t rows_together(std::int64_t width) {
+  const std::int64_t fitting = width < 1 ? 1 : 4096 / width;
+  return fitting < 1 ? 1 : fitting > kRowsTogether ? kRowsTogether : fitting;
+}
+
+// All -inf, or NaN beside them: zeros or NaN.
+void hidden_row(const float* x, float* y, std::int64_t width) {
+  F32 total = zero();
+  for_lanes(width, [&](std::int64_t j, auto lanes)
+                       QKV_BODY { total = total + lanes.only(exp(lanes.load(x + j))); });
+  const F32 value = set(sum(total));
+  for_lanes(width, [&](std::int64_t j, auto lanes) QKV_BODY { lanes.store(y + j, value); });
 }
 
 // NaN in a row makes its sum NaN, and so the whole row.
 void forward(const float* x, float* y, std::int64_t rows, std::int64_t width) {
-  for (std::int64_t r = 0; r < rows; ++r, x += width, y += width) {
-    const float largest = row_maximum(x, width);
-    if (largest == kNegativeInfinity) {  // all -inf, or NaN beside them
-      F32 total = zero();
-      for_lanes(width, [&](std::int64_t j, auto lanes)
-                           QKV_BODY { total = total + lanes.only(exp(lanes.load(x + j))); });
-      const F32 value = set(sum(total));  // 0, or NaN
-      for_lanes(width, [&](std::int64_t j, auto lanes) QKV_BODY { lanes.store(y + j, value); });
-      continue;
+  const std::int64_t together = rows_together(width);
+  for (std::int64_t first = 0; first < rows; first += together) {
+    const std::int64_t count = rows - first < together ? rows - first : together;
+    const float* from = x + first * width;
+    float *to = y + first * width, value[kRowsTogether];
+    for (std::int64_t r = 0; r < count; ++r) value[r] = row_maximum(from + r * width, width);
+    for (std::int64_t r = 0; r < count; ++r) {
+      if (value[r] == kNegativeInfinity) {
+        hidden_row(from + r * width, to + r * width, width);
+        value[r] = 1;
+      } else {
+        value[r] = 1 / exponentials(from + r * width, to + r * width, width, value[r]);
+      }
     }
-    const F32 inverse = set(1 / exponentials(x, y, width, largest));
-    for_lanes(width, [&](std::int64_t j, auto lanes)
-                         QKV_BODY { lanes.store(y + j, inverse * lanes.load(y + j)); });
+    for (std::int64_t r = 0; r < count; ++r) {
+      float* row = to + r * width;
+      const F32 inverse = set(value[r]);
+      for_lanes(width, [&](std::int64_t j, auto lanes)
+                           QKV_BODY { lanes.store(row + j, inverse * lanes.load(row + j)); });
+    }
   }
 }
 
 void backward(const float* dy, const float* y, float* dx, std::int64_t rows, std::int64_t width) {
   for (std::int64_t r = 0; r < rows; ++r, dy += width, y += width, dx += width) {
-    F32 total = zero();
-    for_lanes(width, [&](std::int64_t j, auto lanes)
-                         QKV_BODY { total = fma(lanes.load(dy + j), lanes.load(y + j), total); });
-    const F32 dot = set(sum(total));
+    const F32 dot = set(sum(sum_lanes(width, [&](std::int64_t j, auto lanes, F32& total) QKV_BODY {
+      total = fma(lanes.load(dy + j), lanes.load(y + j), total);
+    })));
     for_lanes(width, [&](std::int64_t j, auto lanes) QKV_BODY {
       lanes.store(dx + j, lanes.load(y + j) * (lanes.load(dy + j) - dot));
     });
@@ -83,39 +104,62 @@ double sum_of(const float* x, std::int64_t width) {
   return sum(low + high);
 }
 
-void loss_row(const CrossEntropyRows<float>& p, std::int64_t r, CrossEntropySums& sums) {
-  const float* x = p.logits + r * p.width;
-  float* d = p.dlogits ? p.dlogits + r * p.width : nullptr;
-  const std::int64_t target = p.targets[r];
-  const float largest = row_maximum(x, p.width), total = exponentials(x, d, p.width, largest);
-  const double log_sum = static_cast<double>(largest) + __builtin_log(static_cast<double>(total));
-  double loss = (1 - p.smoothing) * (log_sum - static_cast<double>(x[target]));
-  if (p.smoothing > 0)
-    loss += p.smoothing * (log_sum - sum_of(x, p.width) / static_cast<double>(p.width));
-  sums.loss += loss;
-  ++sums.counted;
-  sums.correct += is_first_maximum(x, target, largest) ? 1 : 0;
-  if (!d) return;
-  const F32 inverse = set(1 / total),
+// What one row passes from step to step.
+struct LossRow {
+  const float* x;
+  float* d;  // null: no gradient
+  std::int64_t target;
+  float largest, total;
+};
+
+double loss_of(const CrossEntropyRows<float>& p, const LossRow& row) {
+  const double log_sum =
+      static_cast<double>(row.largest) + __builtin_log(static_cast<double>(row.total));
+  const double loss = (1 - p.smoothing) * (log_sum - static_cast<double>(row.x[row.target]));
+  if (p.smoothing <= 0) return loss;
+  return loss + p.smoothing * (log_sum - sum_of(row.x, p.width) / static_cast<double>(p.width));
+}
+
+void logit_gradient(const CrossEntropyRows<float>& p, const LossRow& row) {
+  const F32 inverse = set(1 / row.total),
             uniform = set(static_cast<float>(p.smoothing / static_cast<double>(p.width)));
-  const float probability = d[target] / total;
+  const float probability = row.d[row.target] / row.total;
   for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
-    lanes.store(d + j, fma(inverse, lanes.load(d + j), zero() - uniform));
+    lanes.store(row.d + j, fma(inverse, lanes.load(row.d + j), zero() - uniform));
   });
-  d[target] = probability -
-              static_cast<float>(1 - p.smoothing + p.smoothing / static_cast<double>(p.width));
+  row.d[row.target] = probability - static_cast<float>(1 - p.smoothing +
+                                                       p.smoothing / static_cast<double>(p.width));
+}
+
+// Rows first .. first + count; at most kRowsTogether.
+void cross_entropy_rows(const CrossEntropyRows<float>& p, std::int64_t first, std::int64_t count,
+                        CrossEntropySums& sums) {
+  LossRow rows[kRowsTogether];
+  std::int64_t used = 0;
+  for (std::int64_t r = first; r < first + count; ++r) {
+    float* d = p.dlogits ? p.dlogits + r * p.width : nullptr;
+    if (p.targets[r] != p.ignore_index) {
+      rows[used++] = {p.logits + r * p.width, d, p.targets[r], 0, 0};
+    } else if (d) {
+      for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY { lanes.store(d + j, zero()); });
+    }
+  }
+  for (std::int64_t i = 0; i < used; ++i) rows[i].largest = row_maximum(rows[i].x, p.width);
+  for (std::int64_t i = 0; i < used; ++i)
+    rows[i].total = exponentials(rows[i].x, rows[i].d, p.width, rows[i].largest);
+  for (std::int64_t i = 0; i < used; ++i) sums.loss += loss_of(p, rows[i]);
+  for (std::int64_t i = 0; i < used; ++i) {
+    ++sums.counted;
+    sums.correct += is_first_maximum(rows[i].x, rows[i].target, rows[i].largest) ? 1 : 0;
+    if (rows[i].d) logit_gradient(p, rows[i]);
+  }
 }
 
 CrossEntropySums cross_entropy(const CrossEntropyRows<float>& p) {
   CrossEntropySums sums;
-  for (std::int64_t r = 0; r < p.rows; ++r) {
-    if (p.targets[r] != p.ignore_index) {
-      loss_row(p, r, sums);
-    } else if (p.dlogits) {
-      for_lanes(p.width, [&](std::int64_t j, auto lanes)
-                             QKV_BODY { lanes.store(p.dlogits + r * p.width + j, zero()); });
-    }
-  }
+  const std::int64_t together = rows_together(p.width);
+  for (std::int64_t r = 0; r < p.rows; r += together)
+    cross_entropy_rows(p, r, p.rows - r < together ? p.rows - r : together, sums);
   return sums;
 }
 

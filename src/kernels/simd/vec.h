@@ -13,7 +13,7 @@
 //   < |a| < 2^126), round (to even), comparisons to Mask (false for NaN, != is true), select(m, a,
 //   b), &, |, ~, any, all, bits (lane i is bit i), sum, hmax, hmin, first_lane, swap_pairs (lanes 2
 //   i and 2 i + 1), transpose_quads (4 x 4 in every four
-//   lanes), store_quad, widen_low/high to F64, as_u32/as_f32,
+//   lanes), store_quad, widen_low/high and load_wide to F64, as_u32/as_f32,
 //   to_i32/to_f32, scale2(x, n) = x 2^n for |n| <= 250 (n a float with a whole value), mul_wide (32
 //   x 32 bits to high and low words).
 #pragma once

@@ -188,6 +188,8 @@ QKV_INLINE F64 zero64() { return {_mm256_setzero_pd()}; }
 QKV_INLINE F64 set(double x) { return {_mm256_set1_pd(x)}; }
 QKV_INLINE F64 widen_low(F32 a) { return {_mm256_cvtps_pd(_mm256_castps256_ps128(a.v))}; }
 QKV_INLINE F64 widen_high(F32 a) { return {_mm256_cvtps_pd(_mm256_extractf128_ps(a.v, 1))}; }
+// kLanes / 2 floats.
+QKV_INLINE F64 load_wide(const float* p) { return {_mm256_cvtps_pd(_mm_loadu_ps(p))}; }
 QKV_INLINE F64 operator+(F64 a, F64 b) { return {_mm256_add_pd(a.v, b.v)}; }
 QKV_INLINE F64 operator-(F64 a, F64 b) { return {_mm256_sub_pd(a.v, b.v)}; }
 QKV_INLINE F64 operator*(F64 a, F64 b) { return {_mm256_mul_pd(a.v, b.v)}; }

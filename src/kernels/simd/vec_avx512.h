@@ -149,6 +149,8 @@ QKV_INLINE F64 zero64() { return {_mm512_setzero_pd()}; }
 QKV_INLINE F64 set(double x) { return {_mm512_set1_pd(x)}; }
 QKV_INLINE F64 widen_low(F32 a) { return {_mm512_cvtps_pd(_mm512_castps512_ps256(a.v))}; }
 QKV_INLINE F64 widen_high(F32 a) { return {_mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v, 1))}; }
+// kLanes / 2 floats.
+QKV_INLINE F64 load_wide(const float* p) { return {_mm512_cvtps_pd(_mm256_loadu_ps(p))}; }
 QKV_INLINE F64 operator+(F64 a, F64 b) { return {_mm512_add_pd(a.v, b.v)}; }
 QKV_INLINE F64 operator-(F64 a, F64 b) { return {_mm512_sub_pd(a.v, b.v)}; }
 QKV_INLINE F64 operator*(F64 a, F64 b) { return {_mm512_mul_pd(a.v, b.v)}; }

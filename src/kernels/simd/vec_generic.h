@@ -193,6 +193,8 @@ QKV_INLINE F64 zero64() { return {NativeF64{}}; }
 QKV_INLINE F64 set(double x) { return {NativeF64{x, x}}; }
 QKV_INLINE F64 widen_low(F32 a) { return {NativeF64{a.v[0], a.v[1]}}; }
 QKV_INLINE F64 widen_high(F32 a) { return {NativeF64{a.v[2], a.v[3]}}; }
+// kLanes / 2 floats.
+QKV_INLINE F64 load_wide(const float* p) { return {NativeF64{p[0], p[1]}}; }
 QKV_INLINE F64 operator+(F64 a, F64 b) { return {a.v + b.v}; }
 QKV_INLINE F64 operator-(F64 a, F64 b) { return {a.v - b.v}; }
 QKV_INLINE F64 operator*(F64 a, F64 b) { return {a.v * b.v}; }

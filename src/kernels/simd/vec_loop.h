@@ -25,6 +25,23 @@ QKV_INLINE void for_lanes(std::int64_t n, Body body) {
   if (i < n) body(i, SomeLanes{first_lanes(n - i)});
 }
 
+// The sum over all lanes; body(i, lanes, sum) adds to `sum`. Four sums, so that the additions of
+// one do not wait for each other.
+template <class Body>
+QKV_INLINE F32 sum_lanes(std::int64_t n, Body body) {
+  F32 sums[4] = {zero(), zero(), zero(), zero()};
+  std::int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    body(i, FullLanes{}, sums[0]);
+    body(i + kLanes, FullLanes{}, sums[1]);
+    body(i + 2 * kLanes, FullLanes{}, sums[2]);
+    body(i + 3 * kLanes, FullLanes{}, sums[3]);
+  }
+  for (; i + kLanes <= n; i += kLanes) body(i, FullLanes{}, sums[0]);
+  if (i < n) body(i, SomeLanes{first_lanes(n - i)}, sums[1]);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
 }  // namespace qkv::inline v0::kernels::QKV_ISA
 
 // Attribute of a lambda that must be part of the loop around it.

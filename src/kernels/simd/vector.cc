@@ -50,23 +50,26 @@ void rotate(float* x, const Rotation<float>& p) {
   }
 }
 
-// Four sums in double, so that the additions do not wait for each other.
+// Eight sums in double, so that the additions do not wait for each other.
 double sum_of_squares(const float* x, std::int64_t n) {
-  F64 s0 = zero64(), s1 = zero64(), s2 = zero64(), s3 = zero64();
+  constexpr int kSums = 8, kHalf = kLanes / 2;
+  F64 sums[kSums];
+  for (int k = 0; k < kSums; ++k) sums[k] = zero64();
   std::int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    const F32 a = load(x + i), b = load(x + i + kLanes);
-    s0 = fma(widen_low(a), widen_low(a), s0);
-    s1 = fma(widen_high(a), widen_high(a), s1);
-    s2 = fma(widen_low(b), widen_low(b), s2);
-    s3 = fma(widen_high(b), widen_high(b), s3);
+  for (; i + kSums * kHalf <= n; i += kSums * kHalf) {
+#pragma GCC unroll 8
+    for (int k = 0; k < kSums; ++k) {
+      const F64 a = load_wide(x + i + k * kHalf);
+      sums[k] = fma(a, a, sums[k]);
+    }
   }
   for (; i < n; i += kLanes) {
     const F32 a = load(x + i, first_lanes(n - i));
-    s0 = fma(widen_low(a), widen_low(a), s0);
-    s1 = fma(widen_high(a), widen_high(a), s1);
+    sums[0] = fma(widen_low(a), widen_low(a), sums[0]);
+    sums[1] = fma(widen_high(a), widen_high(a), sums[1]);
   }
-  return sum((s0 + s1) + (s2 + s3));
+  return sum(((sums[0] + sums[1]) + (sums[2] + sums[3])) +
+             ((sums[4] + sums[5]) + (sums[6] + sums[7])));
 }
 
 std::int64_t find_non_finite(const float* x, std::int64_t n) {
