@@ -11,6 +11,7 @@
 #include "qkv/error.h"
 
 #include "base/check.h"
+#include "base/markup.h"
 
 namespace qkv::inline v0::bench {
 namespace {
@@ -145,18 +146,18 @@ std::string head(const std::vector<PlotSeries>& series, const PlotOptions& optio
   std::string out = fmt::format(
       R"svg(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img">)svg",
       options.width, options.height);
-  out += fmt::format("\n<title>{}</title>\n", escape_xml(options.title));
+  out += fmt::format("\n<title>{}</title>\n", escape_markup(options.title));
   out += kStyle;
   out += R"svg(<rect width="100%" height="100%" fill="var(--paper)"/>)svg"
          "\n";
   out += fmt::format(R"svg(<text class="t" x="{}" y="28">{}</text>)svg"
                      "\n",
-                     kLeft, escape_xml(options.title));
+                     kLeft, escape_markup(options.title));
   double y = 48;
   if (!options.subtitle.empty()) {
     out += fmt::format(R"svg(<text class="s" x="{}" y="{}">{}</text>)svg"
                        "\n",
-                       kLeft, y, escape_xml(options.subtitle));
+                       kLeft, y, escape_markup(options.subtitle));
     y += 20;
   }
   if (legend_rows(series, options) == 0) return out;
@@ -175,7 +176,7 @@ std::string head(const std::vector<PlotSeries>& series, const PlotOptions& optio
             : marker(i, x + 5, y + 1);
     out += fmt::format(R"svg(<text x="{:.1f}" y="{:.1f}">{}</text>)svg"
                        "\n",
-                       x + 18, y + 5.5, escape_xml(series[i].name));
+                       x + 18, y + 5.5, escape_markup(series[i].name));
     x += width;
   }
   return out;
@@ -198,15 +199,15 @@ std::string axes(const Axis& y, const PlotOptions& options) {
   out += fmt::format(
       R"svg(<text class="s" transform="translate(20 {:.1f}) rotate(-90)" text-anchor="middle">{}</text>)svg"
       "\n",
-      middle, escape_xml(options.y_label));
+      middle, escape_markup(options.y_label));
   out += fmt::format(R"svg(<text class="s" x="{:.1f}" y="{}" text-anchor="middle">{}</text>)svg"
                      "\n",
-                     (kLeft + right) / 2, options.height - 14, escape_xml(options.x_label));
+                     (kLeft + right) / 2, options.height - 14, escape_markup(options.x_label));
   for (const PlotReference& r : options.references) {
     out += fmt::format(
         R"svg(<line class="r" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/><text x="{1}" y="{3:.1f}" text-anchor="end">{4}</text>)svg"
         "\n",
-        kLeft, right, y(r.y), y(r.y) - 6, escape_xml(r.name));
+        kLeft, right, y(r.y), y(r.y) - 6, escape_markup(r.name));
   }
   return out;
 }
@@ -279,7 +280,7 @@ std::string bar_shape(const Bar& bar, std::size_t series, const std::string& nam
   return fmt::format(
       R"svg(<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2" fill="var(--c{})"><title>{}: {}</title></rect>)svg"
       "\n",
-      bar.x, bar.y, bar.width, bar.height, series % kColours, escape_xml(name), number(value));
+      bar.x, bar.y, bar.width, bar.height, series % kColours, escape_markup(name), number(value));
 }
 
 std::string standing_bars(const std::vector<std::string>& categories,
@@ -294,7 +295,7 @@ std::string standing_bars(const std::vector<std::string>& categories,
     out +=
         fmt::format(R"svg(<text class="s" x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)svg"
                     "\n",
-                    middle, options.height - kBottom + 18, escape_xml(categories[c]));
+                    middle, options.height - kBottom + 18, escape_markup(categories[c]));
     for (std::size_t s = 0; s < series.size(); ++s) {
       const double value = series[s].y[c];
       if (!std::isfinite(value)) continue;
@@ -334,17 +335,17 @@ std::string lying_bars(const std::vector<std::string>& categories,
     out += fmt::format(
         R"svg(<line class="r" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/><text x="{3:.1f}" y="{4:.1f}">{5}</text>)svg"
         "\n",
-        x(r.y), top, bottom, x(r.y) + 5, top + 2, escape_xml(r.name));
+        x(r.y), top, bottom, x(r.y) + 5, top + 2, escape_markup(r.name));
   }
   out += fmt::format(R"svg(<text class="s" x="{:.1f}" y="{}" text-anchor="middle">{}</text>)svg"
                      "\n",
-                     (x.from + x.to) / 2, options.height - 14, escape_xml(options.y_label));
+                     (x.from + x.to) / 2, options.height - 14, escape_markup(options.y_label));
   const double base = x(options.log_y ? x.low : 0);
   for (std::size_t c = 0; c < categories.size(); ++c) {
     const double start = top + group * static_cast<double>(c) + kGap / 2;
     out += fmt::format(R"svg(<text class="s" x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>)svg"
                        "\n",
-                       left - 9, start + (group - kGap) / 2 + 4.5, escape_xml(categories[c]));
+                       left - 9, start + (group - kGap) / 2 + 4.5, escape_markup(categories[c]));
     for (std::size_t s = 0; s < series.size(); ++s) {
       const double value = series[s].y[c];
       if (!std::isfinite(value)) continue;
@@ -358,32 +359,6 @@ std::string lying_bars(const std::vector<std::string>& categories,
 }
 
 }  // namespace
-
-std::string escape_xml(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t' ? ' ' : c;
-    }
-  }
-  return out;
-}
 
 std::string line_plot(const std::vector<PlotSeries>& series, const PlotOptions& options) {
   require<ArgumentError>(!series.empty(), "plot", "expected a series, got none in '{}'",

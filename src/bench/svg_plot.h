@@ -39,7 +39,4 @@ std::string line_plot(const std::vector<PlotSeries>& series, const PlotOptions& 
 std::string bar_plot(const std::vector<std::string>& categories,
                      const std::vector<PlotSeries>& series, const PlotOptions& options);
 
-// Text with the characters that XML gives a meaning replaced. Bytes that XML forbids become spaces.
-std::string escape_xml(const std::string& text);
-
 }  // namespace qkv::inline v0::bench

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "base/markup.h"
+
 namespace qkv::inline v0::lab {
 
 namespace {
@@ -119,29 +121,6 @@ std::string heat_map(const HeatMap& map, double left, double top, double cell) {
 }
 
 }  // namespace
-
-std::string escape_markup(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 std::string line_chart(const LineChart& chart) {
   Axis x(chart.log_x, kLeft, kWidth - kRight), y(chart.log_y, kHeight - kBottom, kTop);

@@ -30,7 +30,4 @@ struct HeatMap {
 // Maps beside each other in one picture, each cell with its value as a tooltip.
 std::string heat_maps(const std::string& title, const std::vector<HeatMap>& maps);
 
-// & < > " for text inside SVG and HTML.
-std::string escape_markup(const std::string& text);
-
 }  // namespace qkv::inline v0::lab

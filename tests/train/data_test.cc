@@ -9,6 +9,7 @@
 
 #include "qkv/error.h"
 
+#include "support/errors.h"
 #include "support/tiny_task.h"
 #include "train/batches.h"
 
@@ -23,17 +24,6 @@ std::vector<TextRow> rows_of(const std::vector<std::pair<std::string, std::strin
   for (const auto& [text, label] : pairs)
     out.push_back({text, label, static_cast<std::int64_t>(out.size()) + 2});
   return out;
-}
-
-template <class E>
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an error of the asked type";
-  return {};
 }
 
 Tokenizer letters() {

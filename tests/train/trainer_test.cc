@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "io/safetensors.h"
 #include "models/encoder_classifier.h"
+#include "support/errors.h"
 #include "support/files.h"
 #include "support/tiny_task.h"
 #include "train/checkpoint.h"
@@ -37,17 +38,6 @@ TrainHooks stop_after(std::int64_t step) {
   TrainHooks hooks;
   hooks.stop = [step](std::int64_t now) { return now >= step; };
   return hooks;
-}
-
-template <class E>
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an error of the asked type";
-  return {};
 }
 
 }  // namespace
