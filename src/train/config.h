@@ -53,7 +53,7 @@ struct TrainSection {
   double clip_norm = 1.0;  // 0: off
   ClipNorm clip_norm_type = ClipNorm::kL2;
   double label_smoothing = 0;
-  double token_dropout = 0;  // share of tokens that a step does not see
+  double token_dropout = 0;                // share of tokens that a step does not see
   std::vector<std::string> freeze, train;  // patterns with * and ? over parameter names
   std::int64_t seed = 0;
   std::int64_t log_every = 1;
