@@ -1,4 +1,5 @@
-// Passes over memory: each beside a probe that moves the same arrays and does nothing with them.
+// Passes over memory: each beside a probe that moves the same arrays and does nothing with them,
+// and, where there is much arithmetic, beside its probes as well.
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -17,10 +18,13 @@
 namespace qkv::inline v0::bench {
 namespace {
 
+// Arithmetic counts the vector instructions of the AVX-512 kernels (other than loads and stores);
+// passes that have a few per element leave it out.
 struct Pass {
   std::string name;
   Traffic traffic;
   std::function<void()> body;
+  Arithmetic arithmetic = {};
 };
 
 // Tensors [T, C] that the passes share, and one sequence per row group for dropout's keys.
@@ -66,8 +70,9 @@ std::vector<Pass> norm_passes(PassInputs& in) {
   return {
       {"layer norm",
        {1, 0, 1},
-       [&in] { ops::norm(in.x, NormKind::kLayer, in.gamma, in.beta, 1e-5); }},
-      {"layer norm backward", {3, 0, 1}, [backward] { backward(NormKind::kLayer); }},
+       [&in] { ops::norm(in.x, NormKind::kLayer, in.gamma, in.beta, 1e-5); },
+       {0, 9}},
+      {"layer norm backward", {3, 0, 1}, [backward] { backward(NormKind::kLayer); }, {0, 14}},
       {"rms norm", {1, 0, 1}, [&in] { ops::norm(in.x, NormKind::kRms, in.gamma, Tensor(), 1e-5); }},
       {"rms norm backward", {3, 0, 1}, [backward] { backward(NormKind::kRms); }},
       {"residual + layer norm",
@@ -75,7 +80,8 @@ std::vector<Pass> norm_passes(PassInputs& in) {
        [&in] { ops::add_norm(in.x, in.y, {}, NormKind::kLayer, in.gamma, in.beta, 1e-5); }},
       {"residual + dropout + layer norm",
        {2, 0, 2},
-       [&in] { ops::add_norm(in.x, in.y, in.dropout, NormKind::kLayer, in.gamma, in.beta, 1e-5); }},
+       [&in] { ops::add_norm(in.x, in.y, in.dropout, NormKind::kLayer, in.gamma, in.beta, 1e-5); },
+       {0, 29}},
   };
 }
 
@@ -83,18 +89,23 @@ std::vector<Pass> other_passes(PassInputs& in) {
   using ops::Activation;
   return {
       {"add", {2, 0, 1}, [&in] { ops::add(in.x, in.y); }},
-      {"dropout", {1, 0, 1}, [&in] { ops::dropout(in.x, in.dropout); }},
-      {"residual + dropout", {2, 0, 1}, [&in] { ops::add_dropout(in.x, in.y, in.dropout); }},
-      {"gelu", {1, 0, 1}, [&in] { ops::activate(in.x, Activation::kGelu); }},
+      {"dropout", {1, 0, 1}, [&in] { ops::dropout(in.x, in.dropout); }, {0, 19}},
+      {"residual + dropout",
+       {2, 0, 1},
+       [&in] { ops::add_dropout(in.x, in.y, in.dropout); },
+       {0, 20}},
+      {"gelu", {1, 0, 1}, [&in] { ops::activate(in.x, Activation::kGelu); }, {1, 26}},
       {"gelu backward",
        {2, 0, 1},
-       [&in] { ops::activate_backward(in.y, in.x, Activation::kGelu); }},
-      {"swiglu", {2, 0, 1}, [&in] { ops::activate(in.pair, Activation::kSwiglu); }},
-      {"softmax", {1, 0, 1}, [&in] { ops::softmax(in.x); }},
+       [&in] { ops::activate_backward(in.y, in.x, Activation::kGelu); },
+       {1, 29}},
+      {"swiglu", {2, 0, 1}, [&in] { ops::activate(in.pair, Activation::kSwiglu); }, {1, 10}},
+      {"softmax", {1, 0, 1}, [&in] { ops::softmax(in.x); }, {1, 3}},
       {"cross-entropy with gradient",
        {1, 0, 1},
-       [&in] { ops::cross_entropy(in.x, in.targets, {0.1}, true); }},
-      {"sum of squares", {1, 0, 0}, [&in] { ops::sum_of_squares(in.x); }},
+       [&in] { ops::cross_entropy(in.x, in.targets, {0.1}, true); },
+       {1, 4}},
+      {"sum of squares", {1, 0, 0}, [&in] { ops::sum_of_squares(in.x); }, {0, 4}},
       {"adamw", {0, 4, 0}, [&in] { ops::adamw(in.z, in.y, in.first, in.second, {}, true); }},
   };
 }
@@ -114,7 +125,7 @@ void run_elementwise(const SuiteOptions& options, const Emit& emit) {
     std::vector<Pass> passes = norm_passes(in);
     for (Pass& pass : other_passes(in)) passes.push_back(std::move(pass));
     for (const Pass& pass : passes) {
-      BandwidthProbe probe(pass.traffic, size.rows * size.width);
+      PassProbe probe(pass.traffic, size.rows * size.width, pass.arithmetic);
       const Measurement m = measure(pass.body, probe, options.measure());
       Record r;
       r.name = fmt::format("elementwise/{} [{}, {}]", pass.name, size.rows, size.width);
@@ -122,6 +133,7 @@ void run_elementwise(const SuiteOptions& options, const Emit& emit) {
       r.work = static_cast<double>(size.rows * size.width * pass.traffic.bytes_per_element());
       r.unit = "GB/s";
       r.peak_share = r.rate() / m.peak;
+      r.limit = probe.arithmetic_binds() ? "arithmetic" : "memory";
       r.runs = m.runs;
       r.dropped = m.dropped;
       r.series = fmt::format("{} x {}", size.rows, size.width);

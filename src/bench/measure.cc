@@ -73,6 +73,7 @@ Json Record::to_json() const {
   out["peak_share"] = peak_share > 0 ? Json(peak_share) : Json();
   out["rate"] = shown_rate();
   out["unit"] = unit;
+  if (!limit.empty()) out["limit"] = limit;
   out["runs"] = runs;
   out["dropped"] = dropped;
   for (const auto& [key, value] : more.as_object()) out[key] = value;
@@ -86,9 +87,11 @@ std::string table_head() {
 std::string table_line(const Record& record) {
   const std::string rate = record.shown_rate() >= 1000 ? fmt::format("{:.0f}", record.shown_rate())
                                                        : fmt::format("{:.1f}", record.shown_rate());
-  return fmt::format("{:<52} {:>11} {:>19} {:>9}", record.name, shown_seconds(record.seconds),
-                     rate + " " + record.unit,
-                     record.peak_share > 0 ? fmt::format("{:.0f} %", 100 * record.peak_share) : "");
+  return fmt::format(
+             "{:<52} {:>11} {:>19} {:>9}", record.name, shown_seconds(record.seconds),
+             rate + " " + record.unit,
+             record.peak_share > 0 ? fmt::format("{:.0f} %", 100 * record.peak_share) : "") +
+         (record.limit.empty() ? "" : "  " + record.limit);
 }
 
 }  // namespace qkv::inline v0::bench

@@ -36,6 +36,7 @@ struct Record {
   double work = 0;        // operations, bytes or items of one run
   std::string unit;       // of work / seconds / scale: "GFLOP/s", "GB/s", "tokens/s"
   double peak_share = 0;  // of the probe's rate; 0: there is no meaningful peak
+  std::string limit;      // what the peak is, where it is not the same for the whole suite
   int runs = 0, dropped = 0;
   std::string series;          // for the plot: lines of the same series are joined
   std::string category;        // for plots with bars

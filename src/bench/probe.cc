@@ -108,4 +108,20 @@ double BandwidthProbe::once() {
   return bytes / (now() - start);
 }
 
+PassProbe::PassProbe(const Traffic& traffic, std::int64_t elements, const Arithmetic& arithmetic)
+    : memory_(traffic, elements),
+      arithmetic_(arithmetic),
+      bytes_(static_cast<double>(traffic.bytes_per_element())) {}
+
+double PassProbe::once() {
+  double arithmetic = 0;  // seconds per element
+  if (arithmetic_.instructions > 0)
+    arithmetic += 2 * arithmetic_.instructions / multiply_add_.once();
+  if (arithmetic_.exponentials > 0) arithmetic += arithmetic_.exponentials / exponential_.once();
+  const double memory = bytes_ / memory_.once();
+  ++tries_;
+  if (arithmetic > memory) ++bound_;
+  return bytes_ / std::max(memory, arithmetic);
+}
+
 }  // namespace qkv::inline v0::bench

@@ -66,6 +66,30 @@ class BandwidthProbe : public Probe {
   std::vector<Tensor> arrays_;
 };
 
+// Arithmetic of a pass, per element: values of e^x, and other vector instructions per lane.
+struct Arithmetic {
+  double exponentials = 0, instructions = 0;
+};
+
+// The limit of a pass in bytes per second: what the memory probe gives, or what its arithmetic
+// takes at the rates of the other two probes (a multiply-add is one instruction), whichever is
+// slower. The two are taken to overlap wholly, so it cannot be reached where they are close.
+class PassProbe : public Probe {
+ public:
+  PassProbe(const Traffic& traffic, std::int64_t elements, const Arithmetic& arithmetic);
+  double once() override;
+  // Whether arithmetic was the limit in most of the tries.
+  bool arithmetic_binds() const { return 2 * bound_ > tries_; }
+
+ private:
+  BandwidthProbe memory_;
+  MultiplyAddProbe multiply_add_;
+  ExponentialProbe exponential_;
+  Arithmetic arithmetic_;
+  double bytes_;
+  int tries_ = 0, bound_ = 0;
+};
+
 // Seconds since some fixed moment.
 double now();
 

@@ -94,14 +94,25 @@ bool is_first_maximum(const float* x, std::int64_t target, float largest) {
   return true;
 }
 
-double sum_of(const float* x, std::int64_t width) {
-  F64 low = zero64(), high = zero64();
-  for_lanes(width, [&](std::int64_t j, auto lanes) QKV_BODY {
-    const F32 a = lanes.load(x + j);
-    low = low + widen_low(a);
-    high = high + widen_high(a);
+// As `exponentials`, and the sum of x - shift.
+struct ExponentialSums {
+  float total;
+  double distance;
+};
+ExponentialSums exponentials_and_distance(const float* x, float* y, std::int64_t width,
+                                          float shift) {
+  const F32 offset = set(shift);
+  F32 distances[2] = {zero(), zero()};
+  const F32 total = sum_lanes(width, [&](std::int64_t j, auto lanes, F32& part) QKV_BODY {
+    const F32 distance = lanes.load(x + j) - offset;
+    const F32 e = lanes.only(exp_below(distance));
+    if (y) lanes.store(y + j, e);
+    part = part + e;
+    F32& sum_here = distances[j / kLanes % 2];
+    sum_here = sum_here + lanes.only(distance);
   });
-  return sum(low + high);
+  const F32 distance = distances[0] + distances[1];
+  return {sum(total), sum(widen_low(distance) + widen_high(distance))};
 }
 
 // What one row passes from step to step.
@@ -110,48 +121,57 @@ struct LossRow {
   float* d;  // null: no gradient
   std::int64_t target;
   float largest, total;
+  double distance;  // sum of x - largest; only with label smoothing
 };
 
+// log sum e^x is largest + log(total), so nothing large cancels.
 double loss_of(const CrossEntropyRows<float>& p, const LossRow& row) {
-  const double log_sum =
-      static_cast<double>(row.largest) + __builtin_log(static_cast<double>(row.total));
-  const double loss = (1 - p.smoothing) * (log_sum - static_cast<double>(row.x[row.target]));
+  const double log_total = __builtin_log(static_cast<double>(row.total));
+  const double below = static_cast<double>(row.x[row.target]) - static_cast<double>(row.largest);
+  const double loss = (1 - p.smoothing) * (log_total - below);
   if (p.smoothing <= 0) return loss;
-  return loss + p.smoothing * (log_sum - sum_of(row.x, p.width) / static_cast<double>(p.width));
+  return loss + p.smoothing * (log_total - row.distance / static_cast<double>(p.width));
 }
 
-void logit_gradient(const CrossEntropyRows<float>& p, const LossRow& row) {
-  const F32 inverse = set(1 / row.total),
-            uniform = set(static_cast<float>(p.smoothing / static_cast<double>(p.width)));
+void logit_gradient(const CrossEntropyRows<float>& p, const LossRow& row, double uniform) {
+  const F32 inverse = set(1 / row.total), share = set(static_cast<float>(uniform));
   const float probability = row.d[row.target] / row.total;
   for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
-    lanes.store(row.d + j, fma(inverse, lanes.load(row.d + j), zero() - uniform));
+    lanes.store(row.d + j, fma(inverse, lanes.load(row.d + j), zero() - share));
   });
-  row.d[row.target] = probability - static_cast<float>(1 - p.smoothing +
-                                                       p.smoothing / static_cast<double>(p.width));
+  row.d[row.target] = probability - static_cast<float>(1 - p.smoothing + uniform);
 }
 
 // Rows first .. first + count; at most kRowsTogether.
 void cross_entropy_rows(const CrossEntropyRows<float>& p, std::int64_t first, std::int64_t count,
                         CrossEntropySums& sums) {
   LossRow rows[kRowsTogether];
+  const double uniform = p.smoothing / static_cast<double>(p.width);
   std::int64_t used = 0;
   for (std::int64_t r = first; r < first + count; ++r) {
     float* d = p.dlogits ? p.dlogits + r * p.width : nullptr;
     if (p.targets[r] != p.ignore_index) {
-      rows[used++] = {p.logits + r * p.width, d, p.targets[r], 0, 0};
+      rows[used++] = {p.logits + r * p.width, d, p.targets[r], 0, 0, 0};
     } else if (d) {
       for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY { lanes.store(d + j, zero()); });
     }
   }
   for (std::int64_t i = 0; i < used; ++i) rows[i].largest = row_maximum(rows[i].x, p.width);
-  for (std::int64_t i = 0; i < used; ++i)
-    rows[i].total = exponentials(rows[i].x, rows[i].d, p.width, rows[i].largest);
+  for (std::int64_t i = 0; i < used; ++i) {
+    LossRow& row = rows[i];
+    if (p.smoothing > 0) {
+      const ExponentialSums s = exponentials_and_distance(row.x, row.d, p.width, row.largest);
+      row.total = s.total;
+      row.distance = s.distance;
+    } else {
+      row.total = exponentials(row.x, row.d, p.width, row.largest);
+    }
+  }
   for (std::int64_t i = 0; i < used; ++i) sums.loss += loss_of(p, rows[i]);
   for (std::int64_t i = 0; i < used; ++i) {
     ++sums.counted;
     sums.correct += is_first_maximum(rows[i].x, rows[i].target, rows[i].largest) ? 1 : 0;
-    if (rows[i].d) logit_gradient(p, rows[i]);
+    if (rows[i].d) logit_gradient(p, rows[i], uniform);
   }
 }
 
