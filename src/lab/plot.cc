@@ -96,12 +96,16 @@ std::string heat_map(const HeatMap& map, double left, double top, double cell) {
                                                                                   : "bold";
   };
   std::string svg = fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-weight=\"bold\">{}</text>\n",
-                                left, top - 46, escape_markup(map.title));
+                                left, top - 56, escape_markup(map.title));
   for (std::size_t j = 0; j < s; ++j) {
+    // Names wider than a cell lean, so that they do not run into each other.
+    constexpr std::size_t kBytesOfOneCharacter = 3;
+    const bool leans = map.columns[j].size() > kBytesOfOneCharacter;
     svg += fmt::format(
-        "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\" font-weight=\"{}\">{}</text>\n",
-        left + (static_cast<double>(j) + 0.5) * cell, top - 6, weight(j),
-        escape_markup(map.columns[j]));
+        "<text transform=\"translate({:.1f} {:.1f}){}\" text-anchor=\"{}\" "
+        "font-weight=\"{}\">{}</text>\n",
+        left + (static_cast<double>(j) + 0.5) * cell, top - 6, leans ? " rotate(-45)" : "",
+        leans ? "start" : "middle", weight(j), escape_markup(map.columns[j]));
   }
   for (std::size_t i = 0; i < n; ++i) {
     const double y = top + static_cast<double>(i) * cell;
