@@ -7,7 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -16,6 +18,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include "base/cgroup.h"
 #include "base/check.h"
 
 namespace qkv::inline v0 {
@@ -196,31 +199,6 @@ Pool& pool() {
   return *s.pool;
 }
 
-double cgroup_quota() {
-  // v2: the process's own group and its parents; v1: the cpu controller.
-  double quota = 0;
-  const auto merge = [&quota](double value) {
-    if (value > 0 && (quota == 0 || value < quota)) quota = value;
-  };
-  std::ifstream own("/proc/self/cgroup");
-  for (std::string line; std::getline(own, line);) {
-    if (!line.starts_with("0::")) continue;
-    std::string path = line.substr(3);
-    for (;;) {
-      std::ifstream file("/sys/fs/cgroup" + path + "/cpu.max");
-      std::string text;
-      if (std::getline(file, text)) merge(parse_cpu_max(text.c_str()));
-      if (path.empty() || path == "/") break;
-      path.resize(path.find_last_of('/'));
-    }
-  }
-  std::ifstream quota_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
-      period_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  double us = 0, period = 0;
-  if (quota_file >> us && period_file >> period && us > 0 && period > 0) merge(us / period);
-  return quota;
-}
-
 }  // namespace
 
 double parse_cpu_max(const char* text) {
@@ -241,7 +219,9 @@ CpuBudget cpu_budget() {
   budget.affinity = sched_getaffinity(0, sizeof set, &set) == 0
                         ? CPU_COUNT(&set)
                         : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  budget.quota = cgroup_quota();
+  std::ifstream own("/proc/self/cgroup");
+  budget.quota = cgroup_quota({std::istreambuf_iterator<char>(own), {}},
+                              std::filesystem::path("/sys/fs/cgroup"));
   budget.threads = budget.affinity;
   if (budget.quota > 0)
     budget.threads = std::min(budget.threads, static_cast<int>(std::floor(budget.quota)));

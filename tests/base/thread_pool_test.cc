@@ -1,6 +1,7 @@
 #include "base/thread_pool.h"
 
 #include <atomic>
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -14,6 +15,8 @@
 
 #include "qkv/error.h"
 
+#include "base/cgroup.h"
+#include "support/files.h"
 #include "support/process.h"
 
 namespace {
@@ -34,6 +37,37 @@ TEST_F(ThreadPool, b79_quotas_are_read) {
        {"", "x", "100000", "100000 x", "-1 100000", "100000 0", "0 100000", "nan 1", "inf 1"}) {
     EXPECT_EQ(parse_cpu_max(garbage), 0) << garbage;
   }
+}
+
+TEST_F(ThreadPool, b79_the_quota_of_the_own_group_and_its_parents_counts) {
+  const qkv::testing::TempFolder folder;
+  const auto group = [&](const std::string& name, const std::string& quota,
+                         const std::string& period) {
+    std::filesystem::create_directories(folder / name);
+    if (period.empty()) {
+      folder.write(name + "/cpu.max", quota + "\n");
+    } else {
+      folder.write(name + "/cpu.cfs_quota_us", quota + "\n");
+      folder.write(name + "/cpu.cfs_period_us", period + "\n");
+    }
+  };
+  const auto quota = [&](const std::string& groups) { return cgroup_quota(groups, folder.path()); };
+  group("cpu", "-1", "100000");
+  group("cpu/job", "150000", "100000");
+  group("cpu/job/part", "-1", "100000");
+  EXPECT_EQ(quota("4:memory:/job\n1:cpu:/\n0::/\n"), 0);
+  EXPECT_EQ(quota("1:cpu:/job\n"), 1.5);
+  EXPECT_EQ(quota("1:cpu:/job/part\n0::/\n"), 1.5);  // a parent's
+  EXPECT_EQ(quota("1:cpuset:/job\n"), 0);
+  group("cpu,cpuacct", "50000", "100000");
+  EXPECT_EQ(quota("3:cpu,cpuacct:/docker/of/the/host\n"), 0.5);  // only the mount is seen
+  group("slice", "300000 100000", "");
+  group("slice/service", "max 100000", "");
+  EXPECT_EQ(quota("0::/slice/service\n"), 3);
+  group("unified/job", "200000 100000", "");
+  EXPECT_EQ(quota("0::/job\n"), 2);
+  for (const char* garbage : {"", "x", "::", ":cpu:", "1:cpu", "0::nothing"})
+    EXPECT_EQ(quota(garbage), 0) << garbage;
 }
 
 TEST_F(ThreadPool, b79_the_budget_is_the_smaller_of_mask_and_quota) {
