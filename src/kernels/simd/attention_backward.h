@@ -77,17 +77,20 @@ QKV_INLINE void drop_gradient_register(const FlashHead& h, const FlashTile& t,
   }
 }
 
-// As gradient_register in several passes: with dropout, and where delta = sum of p dp is still to
-// be formed because the tile holds all keys (`own_delta`).
+// As gradient_register in several passes: with dropout, and where delta = sum of p dp / sum of p is
+// still to be formed because the tile holds all keys (`own_delta`). lse is rounded, so the weights
+// sum to 1 only up to |lse| 2^-24; without the division a row that looks at one key alone would get
+// that share of dp instead of none.
 QKV_INLINE void gradient_register_in_passes(const FlashHead& h, const FlashTile& t,
                                             const BackwardBuffers& b, RowRange range,
                                             std::int64_t lane, bool own_delta) {
   const F32 lse = load(b.lse + t.first_query + lane);
-  F32 delta = own_delta ? zero() : load(b.delta + t.first_query + lane);
+  F32 delta = own_delta ? zero() : load(b.delta + t.first_query + lane), total = zero();
   for (std::int64_t r = range.begin; r < range.end; ++r) {
     float* weight = b.weights + r * t.stride + lane;
     const F32 p = exp2_weight(load(weight) - lse);
     store(weight, p);
+    total = total + p;
     if (own_delta && !h.dropout)
       delta = delta + keep(p != zero(), p * load(b.score_gradients + r * t.stride + lane));
   }
@@ -99,6 +102,7 @@ QKV_INLINE void gradient_register_in_passes(const FlashHead& h, const FlashTile&
         delta = delta + keep(p != zero(), p * load(b.score_gradients + r * t.stride + lane));
       }
   }
+  if (own_delta) delta = delta / total;  // a row without keys uses none: all of its p are 0
   for (std::int64_t r = range.begin; r < range.end; ++r) {
     float* gradient = b.score_gradients + r * t.stride + lane;
     store(gradient, score_gradient(load(b.weights + r * t.stride + lane), load(gradient), delta));
