@@ -11,6 +11,7 @@
 #include "nn/module.h"
 #include "nn/norm.h"
 #include "ops/activation.h"
+#include "tensor/layout_check.h"
 
 namespace qkv::inline v0 {
 namespace {
@@ -89,6 +90,7 @@ EncoderBlock::EncoderBlock(EncoderBlock&&) noexcept = default;
 EncoderBlock& EncoderBlock::operator=(EncoderBlock&&) noexcept = default;
 
 Tensor EncoderBlock::forward(const Tensor& x, const RaggedLayout& layout) {
+  check_layout(layout, "encoder_block");
   require<ShapeError>(
       x.defined() && x.dtype() == impl_->module.dtype() &&
           x.shape() == Shape({layout.tokens(), impl_->width}),
@@ -111,6 +113,11 @@ Tensor EncoderBlock::forward(const Tensor& x, const RaggedLayout& layout) {
 Tensor EncoderBlock::backward(const Tensor& dy) {
   require<ArgumentError>(impl_->output.defined(), "encoder_block",
                          "backward() needs a forward() before it, one for each");
+  const Tensor& y = impl_->output.value();
+  require<ShapeError>(dy.defined() && dy.dtype() == y.dtype() && dy.shape() == y.shape(),
+                      "encoder_block", "expected dy to be {} {}, got {} {}", dtype_name(y.dtype()),
+                      y.shape().str(), dy.defined() ? dtype_name(dy.dtype()) : "",
+                      dy.defined() ? dy.shape().str() : "none");
   impl_->module.clear_gradients();
   const Var output = std::exchange(impl_->output, Var());
   impl_->tape.backward(output, dy.clone());

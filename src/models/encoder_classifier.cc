@@ -10,6 +10,7 @@
 #include "models/encoder_impl.h"
 #include "nn/norm.h"
 #include "ops/embedding.h"
+#include "tensor/layout_check.h"
 
 namespace qkv::inline v0 {
 namespace {
@@ -94,6 +95,7 @@ void EncoderClassifier::Impl::check_input(const Context& context,
   require<ArgumentError>(context.layout != nullptr, "encoder",
                          "expected a context with a ragged layout, got none; set Context::layout");
   const RaggedLayout& layout = *context.layout;
+  check_layout(layout, "encoder");
   require<ShapeError>(layout.tokens() == static_cast<std::int64_t>(ids.size()), "encoder",
                       "expected {} token ids, as the layout says, got {}", layout.tokens(),
                       ids.size());

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/attention_linear.h"
 #include "kernels/attention_list.h"
+#include "tensor/layout_check.h"
 
 namespace qkv::inline v0::ops {
 
@@ -45,6 +46,7 @@ void check_operand(const Tensor& tensor, const char* name, int rank, DType dtype
 
 AttentionSequences ragged_sequences(const RaggedLayout& layout, const Tensor& tensor,
                                     const char* name) {
+  check_layout(layout, kWhere);
   require<ShapeError>(layout.tokens() == tensor.dim(0), kWhere,
                       "expected {} with the {} tokens of its layout, got {}", name, layout.tokens(),
                       tensor.dim(0));
@@ -158,9 +160,6 @@ void prepare_dropout(const AttentionInput& input, const AttentionOptions& option
   to.key = options.dropout_key.key;
   to.step = options.dropout_key.step;
   if (input.queries && !input.queries->samples.empty()) {
-    require<ShapeError>(static_cast<std::int64_t>(input.queries->samples.size()) == sizes.batch,
-                        kWhere, "expected {} sample indices for dropout, got {}", sizes.batch,
-                        input.queries->samples.size());
     to.samples = input.queries->samples.data();
   }
 }

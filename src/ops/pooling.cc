@@ -5,6 +5,7 @@
 
 #include "kernels/vector.h"
 #include "ops/common.h"
+#include "tensor/layout_check.h"
 
 namespace qkv::inline v0::ops {
 namespace {
@@ -20,6 +21,7 @@ constexpr Name kNames[] = {{"first", Pooling::kFirst},
 
 void check_layout(const Tensor& x, const RaggedLayout& layout, const char* where) {
   check_matrix(x, where, "x");
+  qkv::check_layout(layout, where);
   require<ShapeError>(layout.tokens() == x.dim(0), where, "expected a layout of {} tokens, got {}",
                       x.dim(0), layout.tokens());
   for (std::int64_t b = 0; b < layout.batch(); ++b)

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <string>
 
 #include "base/check.h"
+#include "tensor/layout_check.h"
 
 namespace qkv::inline v0 {
 
@@ -12,6 +14,25 @@ std::int64_t RaggedLayout::max_length() const {
   std::int64_t longest = 0;
   for (std::int64_t b = 0; b < batch(); ++b) longest = std::max(longest, length(b));
   return longest;
+}
+
+void check_layout(const RaggedLayout& layout, const char* where) {
+  require<ShapeError>(!layout.starts.empty() && layout.starts[0] == 0, where,
+                      "expected starts of sequences that begin with 0, got {}",
+                      layout.starts.empty() ? "none" : std::to_string(layout.starts[0]));
+  for (std::int64_t b = 0; b < layout.batch(); ++b)
+    require<ShapeError>(layout.length(b) >= 0, where,
+                        "expected starts of sequences that never fall, got a length of {} for "
+                        "sequence {}",
+                        layout.length(b), b);
+  require<ShapeError>(layout.positions.empty() ||
+                          static_cast<std::int64_t>(layout.positions.size()) == layout.tokens(),
+                      where, "expected {} positions in the layout, one per token, got {}",
+                      layout.tokens(), layout.positions.size());
+  require<ShapeError>(
+      layout.samples.empty() || static_cast<std::int64_t>(layout.samples.size()) == layout.batch(),
+      where, "expected {} samples in the layout, one per sequence, got {}", layout.batch(),
+      layout.samples.size());
 }
 
 RaggedLayout RaggedLayout::from_lengths(std::span<const std::int64_t> lengths) {

@@ -15,10 +15,10 @@ namespace {
 
 Shape row_major_strides(const Shape& shape) {
   Shape strides = shape;
-  std::int64_t step = 1;
+  std::uint64_t step = 1;  // unsigned: beside an extent of 0 the others may be of any size
   for (int i = shape.rank() - 1; i >= 0; --i) {
-    strides[i] = step;
-    step *= shape[i];
+    strides[i] = static_cast<std::int64_t>(step);
+    step *= static_cast<std::uint64_t>(shape[i]);
   }
   return strides;
 }
@@ -35,6 +35,11 @@ std::size_t checked_bytes(const Shape& shape, DType dtype) {
       !__builtin_mul_overflow(count, static_cast<std::int64_t>(dtype_size(dtype)), &bytes),
       "tensor", "expected a shape that fits in memory, got {}", shape.str());
   return static_cast<std::size_t>(bytes);
+}
+
+void check_defined(const Tensor& tensor, const char* what) {
+  require<ShapeError>(tensor.defined(), "tensor", "expected a tensor for {}, got an undefined one",
+                      what);
 }
 
 // Calls f with a typed null pointer of the dtype's C++ type.
@@ -214,15 +219,17 @@ bool Tensor::is_contiguous() const {
 }
 
 Tensor Tensor::reshape(const Shape& shape) const {
+  check_defined(*this, "reshape");
   Shape wanted = shape;
   std::int64_t known = 1;
   int unknown = -1;
   for (int i = 0; i < shape.rank(); ++i) {
     if (shape[i] == -1 && unknown < 0) {
       unknown = i;
-    } else {
-      known *= shape[i];
+      continue;
     }
+    require<ShapeError>(shape[i] >= 0 && !__builtin_mul_overflow(known, shape[i], &known), "tensor",
+                        "expected extents >= 0, one of them -1 at most, got {}", shape.str());
   }
   if (unknown >= 0) {
     require<ShapeError>(known > 0 && numel() % known == 0, "tensor",
@@ -243,7 +250,7 @@ Tensor Tensor::reshape(const Shape& shape) const {
 
 Tensor Tensor::narrow(int dimension, std::int64_t start, std::int64_t length) const {
   require<ShapeError>(dimension >= 0 && dimension < rank() && start >= 0 && length >= 0 &&
-                          start + length <= shape_[dimension],
+                          start <= shape_[dimension] && length <= shape_[dimension] - start,
                       "tensor",
                       "expected a range inside dimension {} of {}, got start {} length {}",
                       dimension, shape_.str(), start, length);
@@ -279,14 +286,19 @@ Tensor Tensor::select(int dimension, std::int64_t index) const {
 }
 
 Tensor Tensor::clone() const {
+  check_defined(*this, "clone");
   Tensor t = empty(shape_, dtype_);
   t.copy_from(*this);
   return t;
 }
 
-Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
+Tensor Tensor::contiguous() const {
+  check_defined(*this, "contiguous");
+  return is_contiguous() ? *this : clone();
+}
 
 Tensor Tensor::to(DType dtype) const {
+  check_defined(*this, "to");
   if (dtype == dtype_) return *this;
   Tensor t = empty(shape_, dtype);
   t.copy_from(*this);
@@ -294,6 +306,8 @@ Tensor Tensor::to(DType dtype) const {
 }
 
 void Tensor::copy_from(const Tensor& source) const {
+  check_defined(*this, "copy_from");
+  check_defined(source, "copy_from");
   require<ShapeError>(shape_ == source.shape_, "tensor", "expected a source of shape {}, got {}",
                       shape_.str(), source.shape_.str());
   if (dtype_ == source.dtype_ && is_contiguous() && source.is_contiguous()) {
@@ -319,6 +333,7 @@ void Tensor::copy_from(const Tensor& source) const {
 }
 
 void Tensor::fill(double value) const {
+  check_defined(*this, "fill");
   const int rank = shape_.rank();
   const std::int64_t count = rank == 0 ? 1 : shape_[rank - 1],
                      step = rank == 0 ? 1 : strides_[rank - 1];

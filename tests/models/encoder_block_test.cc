@@ -65,6 +65,9 @@ TEST(EncoderBlock, refuses_what_cannot_work) {
   EXPECT_THROW(block.forward(ramp({4, 8}, DType::kFloat32), layout_of({3})), ShapeError);
   EXPECT_THROW(block.forward(ramp({3, 8}, DType::kFloat64), layout_of({3})), ShapeError);
   EXPECT_THROW(block.backward(ramp({3, 8}, DType::kFloat32)), ArgumentError);
+  RaggedLayout falling = layout_of({3});
+  falling.starts = {0, 5, 3};
+  EXPECT_THROW(block.forward(ramp({3, 8}, DType::kFloat32), falling), ShapeError);
   EXPECT_THROW(block.parameter("attention.nothing"), ArgumentError);
   EXPECT_THROW(block.gradient("attention.qkv.weight"), ArgumentError);
 }
@@ -73,7 +76,10 @@ TEST(EncoderBlock, backward_needs_a_forward_of_its_own) {
   EncoderBlock block(small(), 1);
   const Tensor x = ramp({3, 8}, DType::kFloat32);
   block.forward(x, layout_of({3}));
-  EXPECT_EQ(block.backward(x).shape(), x.shape());
+  EXPECT_THROW(block.backward(Tensor()), ShapeError);
+  EXPECT_THROW(block.backward(ramp({3, 7}, DType::kFloat32)), ShapeError);
+  EXPECT_THROW(block.backward(ramp({3, 8}, DType::kFloat64)), ShapeError);
+  EXPECT_EQ(block.backward(x).shape(), x.shape());  // the refused ones took nothing away
   EXPECT_EQ(block.gradient("attention.qkv.weight").shape(), Shape({24, 8}));
   EXPECT_THROW(block.backward(x), ArgumentError);
 }

@@ -406,6 +406,43 @@ TEST_P(AttentionProperties, large_scores_stay_finite) {
   for (const double x : values_of(fused.gradient)) ASSERT_TRUE(std::isfinite(x));
 }
 
+// Rows that look at one key alone have next to no gradient. lse is rounded: with it as the only
+// divisor the weights sum to 1 + 1e-6 or more, and that share of dp must not appear as gradient.
+TEST_P(AttentionProperties, saturated_rows_have_next_to_no_gradient) {
+  for (const std::int64_t n : {2, 7, 40, 90, 300}) {
+    for (const double p : {0.0, 0.25}) {
+      const Tensor q = random_tensor({1, n, 1, 64}, DType::kFloat32, 1),
+                   k = random_tensor({1, n, 1, 64}, DType::kFloat32, 2),
+                   v = random_tensor({1, n, 1, 64}, DType::kFloat32, 3),
+                   dout = random_tensor({1, n, 1, 64}, DType::kFloat32, 4);
+      ops::AttentionOptions options;
+      options.scale = 20;  // scores in the hundreds
+      options.dropout_p = p;
+      const AttentionRun flash = run_attention({q, k, v}, options, dout);
+      options.backend = ops::AttentionBackend::kNaive;
+      const AttentionRun exact = run_attention({q, k, v}, options, dout);
+      EXPECT_LE(scaled_difference(flash.gradients.dq, exact.gradients.dq), 2e-3) << n;
+      EXPECT_LE(scaled_difference(flash.gradients.dk, exact.gradients.dk), 2e-3) << n;
+    }
+  }
+}
+
+TEST(AttentionChecks, layouts_put_together_by_hand_are_not_trusted) {
+  const Tensor x = Tensor::zeros({4, 2, 8});
+  for (const std::vector<std::int32_t>& starts :
+       std::vector<std::vector<std::int32_t>>{{}, {4}, {1, 4}, {0, 6, 4}, {0, -2, 4}, {-4, 0, 4}}) {
+    RaggedLayout layout;
+    layout.starts = starts;
+    EXPECT_THROW(ops::attention({x, x, x, &layout, &layout}, {}), ShapeError);
+    EXPECT_THROW(ops::linear_attention({x, x, x, &layout, &layout}, false), ShapeError);
+  }
+  RaggedLayout layout;
+  layout.starts = {0, 1, 4};
+  EXPECT_EQ(ops::attention({x, x, x, &layout, &layout}, {}).out.shape(), x.shape());
+  layout.samples = {1};
+  EXPECT_THROW(ops::attention({x, x, x, &layout, &layout}, {}), ShapeError);
+}
+
 TEST(AttentionChecks, messages_name_what_came) {
   const Tensor q = Tensor::zeros({1, 4, 2, 8}), k = Tensor::zeros({1, 12, 2, 8}),
                v = Tensor::zeros({1, 11, 2, 8});
