@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/path.h"
 
 namespace qkv::inline v0 {
 namespace fs = std::filesystem;
@@ -100,8 +101,7 @@ void replace_path(const fs::path& from, const fs::path& to) {
     return;
   }
   const int error = errno;
-  if ((error != ENOTEMPTY && error != EEXIST) || !fs::is_directory(to))
-    io_fail("replace", to, error);
+  if ((error != ENOTEMPTY && error != EEXIST) || !is_folder(to)) io_fail("replace", to, error);
   // A folder with contents: swap both names at once, then drop the old one.
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
     sync_folder(folder_of(to));

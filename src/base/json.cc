@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/excerpt.h"
 
 namespace qkv::inline v0 {
 namespace {
@@ -51,7 +52,7 @@ class Builder {
     if (const std::size_t end = reason.find("] "); end != std::string_view::npos)
       reason.remove_prefix(end + 2);
     fail<DataError>(where_.c_str(), "expected valid JSON, got an error at byte {}: {}", position,
-                    reason);
+                    excerpt(reason, 240));
   }
 
  private:
@@ -83,7 +84,8 @@ class Builder {
     std::sort(keys.begin(), keys.end());
     const auto twin = std::adjacent_find(keys.begin(), keys.end());
     if (twin != keys.end())
-      fail<DataError>(where_.c_str(), "expected each JSON key once, got '{}' twice", *twin);
+      fail<DataError>(where_.c_str(), "expected each JSON key once, got '{}' twice",
+                      excerpt(*twin));
   }
 
   const std::string& where_;

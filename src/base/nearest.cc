@@ -30,6 +30,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest_name(std::string_view word, std::span<const std::string> names) {
+  constexpr std::size_t kLongest = 200;  // nobody misspells more, and the table below is square
+  if (word.size() > kLongest) return "";
   std::string best;
   std::size_t best_distance = word.size() / 2 + 1;
   for (const std::string& name : names) {

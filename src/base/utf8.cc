@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/excerpt.h"
 #include "base/json.h"
 
 namespace qkv::inline v0 {
@@ -49,6 +50,13 @@ std::size_t find_invalid_utf8(std::string_view text) {
     i += length;
   }
   return std::string_view::npos;
+}
+
+std::string excerpt(std::string_view text, std::size_t bytes) {
+  if (text.size() <= bytes) return std::string(text);
+  std::size_t end = bytes;
+  while (end > 0 && is_continuation(static_cast<unsigned char>(text[end]))) --end;
+  return std::string(text.substr(0, end)) + "…";
 }
 
 }  // namespace qkv::inline v0

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "base/check.h"
+#include "base/excerpt.h"
 #include "models/config.h"
 
 namespace qkv::inline v0 {
@@ -26,25 +27,25 @@ class Reader {
   std::int64_t integer(const char* key) const {
     const Json& value = at(key);
     require<ModelError>(value.is_int(), "config.json", "{}: expected an integer, got {}", key,
-                        value.dump());
+                        excerpt(value.dump()));
     return value.as_int();
   }
   double number(const char* key) const {
     const Json& value = at(key);
     require<ModelError>(value.is_number(), "config.json", "{}: expected a number, got {}", key,
-                        value.dump());
+                        excerpt(value.dump()));
     return value.as_double();
   }
   bool boolean(const char* key) const {
     const Json& value = at(key);
     require<ModelError>(value.is_bool(), "config.json", "{}: expected true or false, got {}", key,
-                        value.dump());
+                        excerpt(value.dump()));
     return value.as_bool();
   }
   const std::string& text(const char* key) const {
     const Json& value = at(key);
     require<ModelError>(value.is_string(), "config.json", "{}: expected a text, got {}", key,
-                        value.dump());
+                        excerpt(value.dump()));
     return value.as_string();
   }
   // A key that may be absent or null.

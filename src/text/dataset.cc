@@ -7,9 +7,11 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/excerpt.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "text/unicode.h"
 
 namespace qkv::inline v0 {
 namespace {
@@ -31,8 +33,14 @@ struct Record {
   std::int64_t line = 0;
 };
 
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos;
+// For a message: the first names in quotes, each cut to a line's length.
+std::string name_list(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 12;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i)
+    out += fmt::format("{}'{}'", i == 0 ? "" : ", ", excerpt(names[i]));
+  if (names.size() > kMost) out += fmt::format(" and {} more", names.size() - kMost);
+  return out;
 }
 
 // Lines without their ends, LF or CRLF. A last line needs no end.
@@ -162,10 +170,8 @@ std::optional<std::size_t> find_column(const Record& header, const std::string& 
   const auto found = std::find(header.fields.begin(), header.fields.end(), name);
   if (found == header.fields.end()) {
     if (!needed) return std::nullopt;
-    std::string present;
-    for (const std::string& field : header.fields)
-      present += (present.empty() ? "'" : ", '") + field + "'";
-    source.refuse(header.line, "expected a column '{}', got the columns {}", name, present);
+    source.refuse(header.line, "expected a column '{}', got the columns {}", excerpt(name),
+                  name_list(header.fields));
   }
   if (std::find(found + 1, header.fields.end(), name) != header.fields.end()) {
     source.refuse(header.line, "expected one column '{}', got two", name);
@@ -224,12 +230,11 @@ std::vector<TextRow> read_jsonl(std::string_view bytes, const Source& source,
     const Json* text = json.find(options.text);
     const Json* label = json.find(options.label);
     if (text == nullptr || (label == nullptr && options.need_label)) {
-      std::string present;
-      for (const Json::Member& member : json.as_object())
-        present += (present.empty() ? "'" : ", '") + member.first + "'";
+      std::vector<std::string> present;
+      for (const Json::Member& member : json.as_object()) present.push_back(member.first);
       source.refuse(lines.number(), "expected the key '{}', got {}",
                     text == nullptr ? options.text : options.label,
-                    present.empty() ? "an empty object" : "the keys " + present);
+                    present.empty() ? "an empty object" : "the keys " + name_list(present));
     }
     if (!text->is_string())
       source.refuse(lines.number(), "expected a text that is a string, got {}", text->type_name());
@@ -289,6 +294,13 @@ void cut_batches(std::span<const std::int64_t> order, const std::vector<std::int
 }
 
 }  // namespace
+
+bool is_blank(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    if (!text::is_white_space(text::next_char(text, at))) return false;
+  }
+  return true;
+}
 
 std::vector<TextRow> read_table(const std::filesystem::path& path, const TableOptions& options) {
   return parse_table(read_file(path), path, options);

@@ -25,6 +25,9 @@ struct TableOptions {
   bool allow_empty_text = false;
 };
 
+// Whether UTF-8 text holds white space alone (the property of Unicode: U+3000 too) or nothing.
+bool is_blank(std::string_view text);
+
 // Reads by extension: .csv (RFC 4180, quoted fields may span lines), .tsv, .jsonl, .txt. UTF-8 with
 // or without BOM, LF or CRLF. DataError "[data] FILE:LINE: ..." for an empty file, missing column
 // (the ones present are named), ragged row, unterminated quote, invalid UTF-8, empty text or label.

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/path.h"
 #include "text/pipeline.h"
 
 namespace qkv::inline v0::text {
@@ -74,7 +75,7 @@ bool config_flag(const Json& config, const char* key, bool absent) {
 
 Json bert_json(const fs::path& folder) {
   const fs::path config_path = folder / "tokenizer_config.json";
-  const Json config = fs::exists(config_path)
+  const Json config = path_exists(config_path)
                           ? Json::parse(read_file(config_path), "tokenizer_config.json")
                           : Json::object();
   const std::string text = read_utf8(folder / "vocab.txt");
@@ -125,9 +126,9 @@ Json parse_merges_text(std::string_view text) {
 }
 
 Json json_of_older_files(const fs::path& folder) {
-  if (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"))
+  if (path_exists(folder / "vocab.json") && path_exists(folder / "merges.txt"))
     return gpt2_json(folder);
-  if (fs::exists(folder / "vocab.txt")) return bert_json(folder);
+  if (path_exists(folder / "vocab.txt")) return bert_json(folder);
   fail<ModelError>(
       "tokenizer",
       "expected tokenizer.json, vocab.json with merges.txt, or vocab.txt in '{}', got none of them",

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/path.h"
 #include "text/pipeline.h"
 #include "text/unicode.h"
 
@@ -64,10 +65,15 @@ void trim(const std::string& token, bool keep_first,
 Json config_of(const fs::path& folder) {
   Json config = Json::object();
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    if (!fs::exists(folder / name)) continue;
-    const Json file = Json::parse(read_file(folder / name), name);
-    for (const auto& [key, value] : file.as_object()) {
-      if (!config.contains(key)) config[key] = value;
+    const fs::path path = folder / name;
+    if (!path_exists(path)) continue;
+    try {
+      const Json file = Json::parse(read_file(path), name);
+      for (const auto& [key, value] : file.as_object()) {
+        if (!config.contains(key)) config[key] = value;
+      }
+    } catch (const DataError& error) {
+      fail<ModelError>("tokenizer", "'{}': {}", path.string(), error_reason(error));
     }
   }
   return config;
@@ -137,12 +143,13 @@ void Tokenizer::Impl::find_roles() {
 }
 
 Tokenizer Tokenizer::load(const fs::path& folder) {
-  const bool is_folder = fs::is_directory(folder);
-  const fs::path file = is_folder ? folder / "tokenizer.json" : folder;
+  const bool in_folder = is_folder(folder);
+  const fs::path file = in_folder ? folder / "tokenizer.json" : folder;
+  Json config = config_of(file.parent_path());
   try {
-    Json json = is_folder && !fs::exists(file) ? text::json_of_older_files(folder)
-                                               : Json::parse(read_file(file), file.string());
-    return Tokenizer(std::make_shared<const Impl>(std::move(json), config_of(file.parent_path())));
+    Json json = in_folder && !path_exists(file) ? text::json_of_older_files(folder)
+                                                : Json::parse(read_file(file), file.string());
+    return Tokenizer(std::make_shared<const Impl>(std::move(json), std::move(config)));
   } catch (const UnsupportedError& error) {
     fail<UnsupportedError>("tokenizer", "'{}': {}", file.string(), error_reason(error));
   } catch (const Error& error) {

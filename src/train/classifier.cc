@@ -16,8 +16,8 @@ void check_texts(const std::vector<TextRow>& rows, const std::string& source) {
     require<DataError>(bad == std::string::npos, "data",
                        "{}:{}: expected UTF-8, got something else at byte {}", source, row.line,
                        bad);
-    require<DataError>(row.text.find_first_not_of(" \t\r\n") != std::string::npos, "data",
-                       "{}:{}: expected a text, got an empty one", source, row.line);
+    require<DataError>(!is_blank(row.text), "data", "{}:{}: expected a text, got an empty one",
+                       source, row.line);
   }
 }
 
@@ -25,20 +25,20 @@ void check_texts(const std::vector<TextRow>& rows, const std::string& source) {
 
 namespace train {
 
-std::vector<std::vector<double>> classify_texts(const ClassifierPackage& package,
-                                                const std::vector<TextRow>& rows, bool truncate,
-                                                const std::string& source) {
+ClassifiedTexts classify_texts(const ClassifierPackage& package, const std::vector<TextRow>& rows,
+                               bool truncate, const std::string& source) {
   check_texts(rows, source);
   TextLimits limits = package.facts.limits;
   limits.truncate |= truncate;
   EncodedTexts encoded = encode_texts(rows, package.tokenizer, limits, source);
+  ClassifiedTexts out{.scores = std::vector<std::vector<double>>(rows.size()),
+                      .truncated = encoded.truncated};
   const std::vector<Sample> samples =
       make_samples(std::move(encoded), std::vector<std::int32_t>(rows.size(), -1));
-  std::vector<std::vector<double>> scores(rows.size());
   for_each_logits(package.model, samples, 4096, [&](std::size_t i, std::span<const float> logits) {
-    scores[i] = softmax_of(logits);
+    out.scores[i] = softmax_of(logits);
   });
-  return scores;
+  return out;
 }
 
 }  // namespace train
@@ -63,8 +63,8 @@ std::vector<Prediction> Classifier::classify(std::span<const std::string> texts,
     rows.push_back({text, "", static_cast<std::int64_t>(rows.size()) + 1});
   std::vector<Prediction> predictions;
   predictions.reserve(texts.size());
-  for (std::vector<double>& scores :
-       train::classify_texts(impl_->package, rows, truncate, "text")) {
+  train::ClassifiedTexts answers = train::classify_texts(impl_->package, rows, truncate, "text");
+  for (std::vector<double>& scores : answers.scores) {
     const auto best = std::max_element(scores.begin(), scores.end()) - scores.begin();
     const auto index = static_cast<std::size_t>(best);
     const double score = scores[index];

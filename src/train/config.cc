@@ -143,6 +143,11 @@ void read_data(ConfigReader& reader, const ModelSection& model, DataSection& dat
   reader.path("data.test", data.test);
   reader.text("data.text", data.text);
   reader.text("data.label", data.label);
+  if (data.text == data.label) {
+    reader.fault("data.label", fmt::format("expected another column than data.text, got \"{}\" for "
+                                           "both",
+                                           data.label));
+  }
   reader.number("data.validation_share", data.validation_share, 0, 0.9);
   reader.integer("data.max_length", data.max_length, 1, kMaxWidth);
   reader.boolean("data.truncate", data.truncate);
@@ -167,7 +172,7 @@ void read_optimizer(ConfigReader& reader, TrainSection& train) {
   reader.numbers("train.betas", betas, 2, 0, 1 - 1e-9);
   train.beta1 = betas[0];
   train.beta2 = betas[1];
-  reader.number("train.eps", train.eps, 0, 1);
+  reader.number("train.eps", train.eps, 1e-30, 1);  // 0 would make 0 / 0 of a zero gradient
   reader.number("train.momentum", train.momentum, 0, 1 - 1e-9);
   if (reader.has("train.momentum") && train.optimizer != OptimizerKind::kSgd) {
     reader.fault("train.momentum", "belongs to optimizer \"sgd\"; adamw takes betas");

@@ -5,7 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "base/excerpt.h"
 #include "base/nearest.h"
+#include "base/path.h"
 
 namespace qkv::inline v0::train {
 namespace {
@@ -56,7 +58,7 @@ bool ConfigReader::typed(const std::string& key, const Json* value, bool fits,
   if (value == nullptr) return false;
   if (!fits) {
     fault(key, fmt::format("expected {}, got {}", expected,
-                           value->is_object() ? std::string("a table") : value->dump()));
+                           value->is_object() ? std::string("a table") : excerpt(value->dump())));
   }
   return fits;
 }
@@ -121,11 +123,10 @@ void ConfigReader::path(const std::string& key, std::filesystem::path& out) {
   if (name.empty()) return;
   const std::filesystem::path given = name;
   const std::filesystem::path beside = folder_ / given;  // an absolute path stays as it is
-  const bool here = document_.from_command_line.count(key) > 0 && std::filesystem::exists(given);
+  const bool here = document_.from_command_line.count(key) > 0 && path_exists(given);
   out = here ? std::filesystem::absolute(given) : std::filesystem::absolute(beside);
   out = out.lexically_normal();
-  std::error_code ignored;
-  if (!std::filesystem::exists(out, ignored)) {
+  if (!path_exists(out)) {
     fault(key,
           fmt::format("expected an existing file or folder, found nothing at {}", out.string()));
   }
@@ -183,7 +184,7 @@ void ConfigReader::check_table(const Json& table, const std::string& prefix) {
     if (is_section && value.is_object()) {
       check_table(value, key + ".");
     } else if (is_section) {
-      fault(key, fmt::format("expected a table [{}], got {}", key, value.dump()));
+      fault(key, fmt::format("expected a table [{}], got {}", key, excerpt(value.dump())));
     } else if (value.is_object()) {
       std::vector<std::string> sections;
       for (const std::string& known : known_) sections.push_back(known.substr(0, known.find('.')));

@@ -19,13 +19,17 @@ struct TextLimits {
   bool truncate = false;          // false: a longer text is a DataError
 };
 
+// Cuts ids, and tokens and offsets where there are any, to `length`; a closing special token is
+// kept.
+void cut_encoding(Encoding& encoding, std::int64_t length, const Tokenizer& tokenizer);
+
 // Token ids of texts, specials added; encoded in parallel.
 struct EncodedTexts {
   std::vector<std::vector<std::int32_t>> ids;
   std::int64_t truncated = 0;  // texts that were cut (their last special token is kept)
 };
 // DataError naming `source` and the row's line for a text that is longer than the limit allows, or
-// that leaves no token.
+// that leaves no token, or for a limit that would cut all of a text but its special tokens.
 EncodedTexts encode_texts(const std::vector<TextRow>& rows, const Tokenizer& tokenizer,
                           const TextLimits& limits, const std::string& source);
 
@@ -47,7 +51,6 @@ struct TrainData {
   Tokenizer tokenizer;
   std::vector<std::string> labels;
   std::vector<Sample> train, validation, test;
-  std::int64_t truncated = 0;  // training texts that were cut
   TextLimits limits;
   std::string hash;  // of the files' bytes
 };

@@ -24,10 +24,14 @@ struct ClassifierPackage {
 // weights that are not finite.
 ClassifierPackage load_classifier(const std::filesystem::path& folder);
 
+struct ClassifiedTexts {
+  std::vector<std::vector<double>> scores;  // of all labels, for each text
+  std::int64_t truncated = 0;               // texts that were cut
+};
+
 // Probabilities of all labels for each row's text. DataError "SOURCE:LINE: ..." for a text that is
 // empty, not UTF-8, or too long (with `truncate`, or where training cut, it is cut).
-std::vector<std::vector<double>> classify_texts(const ClassifierPackage& package,
-                                                const std::vector<TextRow>& rows, bool truncate,
-                                                const std::string& source);
+ClassifiedTexts classify_texts(const ClassifierPackage& package, const std::vector<TextRow>& rows,
+                               bool truncate, const std::string& source);
 
 }  // namespace qkv::inline v0::train

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/path.h"
 
 namespace qkv::inline v0::train {
 namespace fs = std::filesystem;
@@ -52,8 +53,7 @@ Json RunFacts::to_json() const {
 
 std::optional<RunFacts> read_run_facts(const fs::path& folder) {
   const fs::path file = folder / kRunFile;
-  std::error_code ignored;
-  if (!fs::exists(file, ignored)) return std::nullopt;
+  if (!path_exists(file)) return std::nullopt;
   try {
     const Json json = Json::parse(read_file(file), file.string());
     const std::int64_t format = json.at("format_version").as_int();
@@ -85,7 +85,7 @@ RunFolder::RunFolder(fs::path folder, const RunFacts& facts, bool resume)
     : folder_(std::move(folder)) {
   std::error_code error;
   made_ = fs::create_directories(folder_, error);
-  require<ArgumentError>(!error && fs::is_directory(folder_), "arguments",
+  require<ArgumentError>(!error && is_folder(folder_), "arguments",
                          "expected a folder to write to at {}, got: {}", folder_.string(),
                          error ? error.message() : "a file");
   lock_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

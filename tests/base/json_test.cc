@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/excerpt.h"
+
 namespace {
 using namespace qkv;
 
@@ -167,6 +169,21 @@ TEST(Utf8, accepts_exactly_the_scalar_values) {
     }
     const bool scalar = c < 0x110000 && (c < 0xD800 || c > 0xDFFF);
     ASSERT_EQ(find_invalid_utf8(text) == std::string_view::npos, scalar) << c;
+  }
+}
+
+TEST(Excerpt, cuts_between_characters) {
+  EXPECT_EQ(excerpt("short"), "short");
+  EXPECT_EQ(excerpt("快递快递", 7), "快递…");
+  EXPECT_EQ(excerpt(std::string(1 << 20, 'a')).size(), 80 + std::string("…").size());
+}
+
+TEST(Json, messages_about_long_values_are_short) {
+  try {
+    Json::parse("\"" + std::string(1 << 20, 'a'));
+    FAIL();
+  } catch (const DataError& error) {
+    EXPECT_LT(std::string(error.what()).size(), 500u);
   }
 }
 

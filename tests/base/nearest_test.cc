@@ -24,3 +24,8 @@ TEST(Nearest, counts_a_swap_of_neighbours_as_one_change) {
   const std::vector<std::string> names = {"abdc", "abxx"};
   EXPECT_EQ(nearest_name("abcd", names), "abdc");
 }
+
+TEST(Nearest, gives_up_on_words_of_any_length) {
+  const std::vector<std::string> names = {"train"};
+  EXPECT_EQ(nearest_name(std::string(1 << 20, 't'), names), "");
+}

@@ -224,4 +224,22 @@ TEST(Batch, refuses_what_makes_no_sense) {
   EXPECT_TRUE(plan_batches({}, 0, options).empty());
 }
 
+TEST(Table, white_space_of_any_kind_is_no_text) {
+  for (const char* blank : {"\u3000", "\u00a0", "\u2003\u2028", " \v\f"}) {
+    EXPECT_TRUE(is_blank(blank));
+    EXPECT_EQ(refusal("a.csv", std::string("text,label\n") + blank + ",x\n"),
+              "[data] F:2: expected a text, got an empty one; remove the row or fill it in");
+  }
+  EXPECT_FALSE(is_blank("\u3000款"));
+  EXPECT_TRUE(is_blank(""));
+}
+
+TEST(Table, messages_about_endless_headers_are_short) {
+  std::string header;
+  for (int i = 0; i < 100000; ++i) header += "column " + std::to_string(i) + ",";
+  const std::string message = refusal("a.csv", header + std::string(1 << 20, 'x') + "\na\n");
+  EXPECT_LT(message.size(), 600u);
+  EXPECT_NE(message.find("'column 11' and 99989 more"), std::string::npos) << message;
+}
+
 }  // namespace

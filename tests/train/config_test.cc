@@ -257,3 +257,19 @@ TEST_F(Config, bert_is_what_post_norm_means_unless_said_otherwise) {
                    .model.shape.embedding_norm);
   EXPECT_FALSE(with_data("").model.shape.embedding_norm);
 }
+
+TEST_F(Config, text_and_label_are_two_columns) {
+  EXPECT_TRUE(has(refusal("", {"data.label=text"}),
+                  "data.label: expected another column than data.text, got \"text\" for both"));
+}
+
+TEST_F(Config, eps_of_adamw_is_above_zero) {
+  EXPECT_TRUE(
+      has(refusal("[train]\neps = 0.0\n"), "train.eps (line 3): expected 1e-30 to 1, got 0"));
+  EXPECT_TRUE(has(refusal("[train]\neps = nan\n"), "train.eps (line 3): expected 1e-30 to 1"));
+}
+
+TEST_F(Config, paths_that_cannot_be_looked_at_are_faults) {
+  EXPECT_TRUE(
+      has(refusal("", {"data.test=" + std::string(5000, 'a')}), "data.test: expected an existing"));
+}

@@ -76,6 +76,21 @@ TEST(Texts, are_cut_only_when_asked_and_keep_their_closing_token) {
   EXPECT_EQ(encoded.ids[0].size(), 5u);
 }
 
+TEST(Texts, b51_a_limit_that_leaves_no_room_is_refused) {
+  const Tokenizer tokenizer = letters();
+  const auto rows = rows_of({{"abcdefgh", "x"}});
+  for (const std::int64_t limit : {2, 1}) {
+    const std::string message = message_of<DataError>(
+        [&] { encode_texts(rows, tokenizer, {.max_length = limit, .truncate = true}, "f.csv"); });
+    EXPECT_NE(message.find("f.csv:2: expected a limit that leaves room for the text"),
+              std::string::npos)
+        << message;
+  }
+  EXPECT_EQ(
+      encode_texts(rows, tokenizer, {.max_length = 3, .truncate = true}, "f.csv").ids[0].size(),
+      3u);
+}
+
 TEST(Split, depends_on_the_text_alone) {
   std::vector<std::pair<std::string, std::string>> pairs;
   for (int i = 0; i < 400; ++i)
