@@ -1,8 +1,12 @@
 // The program `qkv VERB ...`: global options, the list of verbs, and errors to exit statuses.
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <csignal>
 #include <exception>
+#include <filesystem>
 #include <new>
+
+#include <fmt/format.h>
 
 #include "qkv/error.h"
 #include "qkv/threads.h"
@@ -27,8 +31,10 @@ constexpr void (*kVerbs[])(CLI::App&, Globals&) = {
 constexpr int kDone = 0, kFailed = 1, kRefused = 2;
 
 void add_globals(CLI::App& app, Globals& globals) {
-  app.add_option("--threads", globals.threads, "threads to use (wins over QKV_NUM_THREADS)");
-  app.add_option("--seed", globals.seed, "seed of every random number");
+  // Read as text, so that nothing is rounded, wrapped or cut to fit: see number_of().
+  app.add_option("--threads", globals.threads_text, "threads to use (wins over QKV_NUM_THREADS)")
+      ->type_name("INT");
+  app.add_option("--seed", globals.seed_text, "seed of every random number")->type_name("INT");
   app.add_flag("--json", globals.json, "one JSON object a line on stdout");
   app.add_flag_callback(
       "-q,--quiet", [&globals] { globals.verbosity = -1; }, "warnings and errors only");
@@ -37,13 +43,27 @@ void add_globals(CLI::App& app, Globals& globals) {
   app.set_version_flag("--version", std::string("qkv ") + version());
 }
 
+std::int64_t number_of(const std::string& text, const char* option, std::int64_t least,
+                       std::int64_t most) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  require<ArgumentError>(error == std::errc() && stop == end && value >= least && value <= most,
+                         "arguments", "expected {} from {} to {}, got {}", option, least, most,
+                         text.empty() ? "nothing" : text);
+  return value;
+}
+
 // Flag, then environment, then the machine. Bad values are refused here, before any work.
-void apply_globals(const CLI::App& app, const Globals& globals) {
+void apply_globals(const CLI::App& app, Globals& globals) {
+  constexpr std::int64_t kLargestSeed = std::int64_t{1} << 62;  // as in a configuration
   if (app.count("--threads") > 0) {
-    require<ArgumentError>(globals.threads >= 1 && globals.threads <= 1024, "arguments",
-                           "expected --threads from 1 to 1024, got {}", globals.threads);
+    globals.threads = static_cast<int>(number_of(globals.threads_text, "--threads", 1, 1024));
     set_num_threads(globals.threads);
   }
+  if (app.count("--seed") > 0)
+    globals.seed =
+        static_cast<std::uint64_t>(number_of(globals.seed_text, "--seed", 0, kLargestSeed));
   active_isa();
   const int cores = cpu_budget().threads;
   if (num_threads() > cores) {
@@ -53,19 +73,42 @@ void apply_globals(const CLI::App& app, const Globals& globals) {
   }
 }
 
-// The message for a command line that does not parse; names the verb that was probably meant.
+// What was expected and what came, for an argument that no verb or option takes. The nearest known
+// name is given with it.
+std::string stray_message(const CLI::App& app, const CLI::App* verb, const std::string& stray) {
+  std::vector<std::string> names;
+  const bool option = verb != nullptr && stray.starts_with("-");
+  for (const CLI::App* place : {&app, verb}) {
+    if (!option || place == nullptr) continue;
+    for (const CLI::Option* known : place->get_options())
+      for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
+  }
+  if (verb == nullptr)
+    for (const CLI::App* known : app.get_subcommands(nullptr)) names.push_back(known->get_name());
+  const std::string nearest = nearest_name(stray, names);
+  const std::string hint = nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
+  if (verb == nullptr)
+    return fmt::format("expected a verb ({}), got '{}'{}", fmt::join(names, ", "), stray, hint);
+  return fmt::format("expected {} of {}, got '{}'{}",
+                     option ? "a known option" : "no more arguments", verb->get_name(), stray,
+                     hint);
+}
+
+// The message for a command line that does not parse.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
-  const std::string help =
-      chosen.empty() ? "qkv --help" : "qkv " + chosen[0]->get_name() + " --help";
-  const std::vector<std::string> rest = app.remaining();
-  if (!chosen.empty() || rest.empty())
-    return fmt::format("[arguments] {} (see {})", error.what(), help);
-  std::vector<std::string> names;
-  for (const CLI::App* verb : app.get_subcommands(nullptr)) names.push_back(verb->get_name());
-  const std::string nearest = nearest_name(rest[0], names);
-  return fmt::format("[arguments] expected a verb, got '{}'{} (see {})", rest[0],
-                     nearest.empty() ? "" : "; did you mean " + nearest + "?", help);
+  const CLI::App* verb = chosen.empty() ? nullptr : chosen[0];
+  const std::string help = verb == nullptr ? "qkv --help" : "qkv " + verb->get_name() + " --help";
+  const std::vector<std::string> rest = app.remaining(true);
+  std::string message = error.what();
+  constexpr std::string_view kRequired = " is required";
+  if (!rest.empty()) {
+    message = stray_message(app, verb, rest[0]);
+  } else if (message.ends_with(kRequired)) {
+    message.resize(message.size() - kRequired.size());
+    message = fmt::format("expected {}, got none", verb == nullptr ? "a verb" : message);
+  }
+  return fmt::format("[arguments] {} (see {})", message, help);
 }
 
 int exit_status(const Error& error) {
@@ -117,6 +160,9 @@ int run(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     log_message(LogLevel::kError,
                 "[memory] the machine has no memory left for this; use a smaller batch or model");
+  } catch (const std::filesystem::filesystem_error& error) {
+    log_message(LogLevel::kError, fmt::format("[file] expected to reach '{}', got: {}",
+                                              error.path1().string(), error.code().message()));
   } catch (const std::exception& error) {
     log_message(LogLevel::kError, fmt::format("[internal] {}", error.what()));
   }
@@ -126,4 +172,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace qkv::inline v0
 
-int main(int argc, char** argv) { return qkv::run(argc, argv); }
+int main(int argc, char** argv) {
+  qkv::hold_closed_streams();
+  return qkv::run(argc, argv);
+}

@@ -1,14 +1,16 @@
 #include "terminal.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <mutex>
 
+#include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -45,6 +47,13 @@ void erase_progress() {
 
 }  // namespace
 
+void make_folder(const std::filesystem::path& folder, const char* where) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  require<IoError>(!error, where, "expected a folder that can be made at {}, got: {}",
+                   folder.string(), error.message());
+}
+
 void print_line(std::string_view line) {
   std::string text(line);
   text += '\n';
@@ -55,6 +64,15 @@ void print_line(std::string_view line) {
 }
 
 void print_json(const Json& value) { print_line(value.dump()); }
+
+void hold_closed_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
+    // The wrong direction: reading or writing still fails, as on a closed stream. The lowest free
+    // descriptor is this one.
+    if (::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return;
+  }
+}
 
 bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
 
@@ -106,15 +124,53 @@ bool ItemReader::next(std::string& item) {
       item = unmark_brackets(arguments_[index_++]);
       return true;
     }
-    if (std::getline(std::cin, item)) {
-      ++line_;
-      if (!item.empty() && item.back() == '\r') item.pop_back();
-      return true;
-    }
-    require<IoError>(!std::cin.bad(), "stdin", "cannot read line {}", line_ + 1);
+    if (next_line(item)) return true;
     ++index_;
   }
   return false;
+}
+
+bool ItemReader::next_line(std::string& line) {
+  std::size_t end = buffer_.find('\n', at_);
+  while (end == std::string::npos && !ended_) {
+    const std::size_t seen = buffer_.size() - at_;
+    fill();
+    end = buffer_.find('\n', at_ + seen);
+  }
+  if (at_ == buffer_.size()) return false;
+  end = std::min(end, buffer_.size());
+  line.assign(buffer_, at_, end - at_);
+  at_ = std::min(end + 1, buffer_.size());
+  if (line.ends_with('\r')) line.pop_back();
+  ++line_;
+  return true;
+}
+
+std::int64_t ItemReader::number() const {
+  return reading_stdin_ ? line_ : static_cast<std::int64_t>(index_);
+}
+
+bool ItemReader::waiting() {
+  if (!reading_stdin_) return index_ < arguments_.size() && arguments_[index_] != "-";
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  if (buffer_.find('\n', at_) == std::string::npos && !ended_ && ::poll(&input, 1, 0) > 0) fill();
+  return buffer_.find('\n', at_) != std::string::npos || (ended_ && at_ < buffer_.size());
+}
+
+void ItemReader::fill() {
+  constexpr std::size_t kBlock = 1 << 16;
+  buffer_.erase(0, at_);
+  at_ = 0;
+  const std::size_t kept = buffer_.size();
+  buffer_.resize(kept + kBlock);
+  ssize_t got = 0;
+  do {
+    got = ::read(STDIN_FILENO, buffer_.data() + kept, kBlock);
+  } while (got < 0 && errno == EINTR);
+  require<IoError>(got >= 0, "stdin", "expected to read line {}, got: {}", line_ + 1,
+                   std::strerror(errno));
+  buffer_.resize(kept + static_cast<std::size_t>(got));
+  ended_ = got == 0;
 }
 
 ProgressLine::ProgressLine(int verbosity) : active_(verbosity >= 0 && stderr_is_terminal()) {}

@@ -32,10 +32,6 @@ void print_record(const bench::Record& record, const Globals& globals) {
 void write_results(const std::string& folder, const bench::Suite& suite,
                    const std::vector<bench::Record>& records) {
   const std::filesystem::path path(folder);
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  require<IoError>(!error, "bench", "expected a folder that can be made, got {}: {}", folder,
-                   error.message());
   write_file_atomic(path / (std::string(suite.name) + ".json"),
                     bench::suite_json(suite, records).dump(1) + "\n");
   write_file_atomic(path / (std::string(suite.name) + ".svg"), bench::suite_plot(suite, records));
@@ -50,6 +46,7 @@ int run_suites(const BenchOptions& options, const Globals& globals) {
   suite_options.quick = options.quick;
   suite_options.shapes = options.shapes;
   suite_options.seed = globals.seed.value_or(0);
+  if (!options.out.empty()) make_folder(options.out, "bench");
   const bench::BenchLock lock;
   const bool tables = !globals.json;
   if (options.shapes.empty()) {
@@ -122,7 +119,7 @@ void add_bench(CLI::App& app, Globals& globals) {
   verb->add_option("--out", options->out, "folder for NAME.json and NAME.svg");
   verb->add_flag("--quick", options->quick, "few shapes and short runs, to see that it works");
   verb->add_option("--shapes", options->shapes,
-                   "attention: JSON list of shapes (see docs/benchmarks.md)");
+                   "attention: file with a JSON list of shapes (see docs/benchmarks.md)");
   verb->add_option("--plot", options->plot, "draws the results that bench/compare_*.py wrote");
   verb->add_option("--config", options->config, "train: a training configuration, with --export");
   verb->add_option("--set", options->overrides,

@@ -1,14 +1,15 @@
 // qkv classify: the label of each text, with a probability for every label.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "terminal.h"
 #include "train/package.h"
 #include "verbs.h"
@@ -25,15 +26,13 @@ struct ClassifyOptions {
   bool truncate = false;
 };
 
-// Rows numbered by the argument or the line of stdin they come from.
+// Rows of one source, numbered by the argument or the line of stdin they come from.
 std::vector<TextRow> next_rows(ItemReader& items) {
   std::vector<TextRow> rows;
   std::string text;
   while (rows.size() < kBatch && items.next(text)) {
-    const bool piped = items.from_stdin();
-    rows.push_back({text, "", piped ? items.line() : static_cast<std::int64_t>(rows.size()) + 1});
-    if (piped && std::cin.rdbuf()->in_avail() <= 0)
-      break;  // answer what is there before waiting for more
+    rows.push_back({text, "", items.number()});
+    if (!items.waiting()) break;  // answer what is there before waiting for more
   }
   return rows;
 }
@@ -64,17 +63,51 @@ void print_answer(const TextRow& row, const std::vector<std::string>& labels,
     print_line(fmt::format("{:.4f}  {}  {}", scores[i], labels[i], row.text));
 }
 
+// Texts that were asked for and cut so far.
+struct Counts {
+  std::int64_t texts = 0, cut = 0;
+};
+
+void print_answers(const std::vector<TextRow>& rows, const std::vector<std::string>& labels,
+                   const train::ClassifiedTexts& answers, const ClassifyOptions& options, bool json,
+                   Counts& counts) {
+  counts.texts += static_cast<std::int64_t>(rows.size());
+  counts.cut += answers.truncated;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    print_answer(rows[i], labels, answers.scores[i], options, json);
+}
+
 int run_classify(const ClassifyOptions& options, const Globals& globals) {
   require<ArgumentError>(options.top >= 1, "arguments", "expected --top of at least 1, got {}",
                          options.top);
   ItemReader items(options.texts, "classify");
   const train::ClassifierPackage package = train::load_classifier(options.model);
   const std::vector<std::string>& labels = package.model.config().labels;
+  Counts counts;
   for (std::vector<TextRow> rows = next_rows(items); !rows.empty(); rows = next_rows(items)) {
-    const auto scores = train::classify_texts(package, rows, options.truncate,
-                                              items.from_stdin() ? "stdin" : "argument");
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      print_answer(rows[i], labels, scores[i], options, globals.json);
+    const char* source = items.from_stdin() ? "stdin" : "argument";
+    const auto classified = [&](const std::vector<TextRow>& part) {
+      return train::classify_texts(package, part, options.truncate, source);
+    };
+    std::optional<train::ClassifiedTexts> answers;
+    try {
+      answers = classified(rows);
+    } catch (const Error&) {
+      if (rows.size() == 1) throw;
+    }
+    if (answers) {
+      print_answers(rows, labels, *answers, options, globals.json, counts);
+      continue;
+    }
+    for (const TextRow& row : rows)  // one of them is bad: those before it get their answers
+      print_answers({row}, labels, classified({row}), options, globals.json, counts);
+  }
+  if (counts.cut > 0) {
+    log_message(
+        LogLevel::kWarning,
+        fmt::format("{} of {} texts ({:.1f} %) were cut to {} tokens", counts.cut, counts.texts,
+                    100.0 * static_cast<double>(counts.cut) / static_cast<double>(counts.texts),
+                    package.facts.limits.max_length));
   }
   return 0;
 }

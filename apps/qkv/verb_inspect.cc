@@ -15,6 +15,8 @@
 #include "inspect/slice.h"
 #include "inspect/trace.h"
 #include "terminal.h"
+#include "text/dataset.h"
+#include "train/data.h"
 #include "train/package.h"
 #include "verbs.h"
 
@@ -25,7 +27,7 @@ using inspect::NamedTensor;
 
 struct InspectOptions {
   std::string model, text, page, tensor;
-  bool has_text = false;
+  bool has_text = false, has_tensor = false;
   bool stats = false, positions = false, graph = false, truncate = false;
 };
 
@@ -103,6 +105,7 @@ void print_stats(const std::vector<NamedTensor>& tensors, bool json) {
 
 void print_heads(const inspect::Trace& trace) {
   print_line(fmt::format("{} tokens; label {} ({:.4f})", trace.length(), trace.label, trace.score));
+  if (trace.layers() == 0) return print_line("no weights: linear attention never forms them");
   print_line(fmt::format("{:<6} {:<5} {:<9} {:>8} {:>9} {:>9} {:>8} {:>9} {:>9} {:>8}", "layer",
                          "head", "class", "entropy", "of even", "distance", "largest", "diagonal",
                          "previous", "first"));
@@ -121,8 +124,7 @@ inspect::Trace make_trace(const train::ClassifierPackage& package, const Inspect
   const std::size_t bad = find_invalid_utf8(options.text);
   require<DataError>(bad == std::string::npos, "data",
                      "expected UTF-8, got something else at byte {}", bad);
-  require<DataError>(options.text.find_first_not_of(" \t\r\n") != std::string::npos, "data",
-                     "expected a text, got an empty one");
+  require<DataError>(!is_blank(options.text), "data", "expected a text, got an empty one");
   Encoding encoding = package.tokenizer.encode(options.text);
   const auto limit = static_cast<std::size_t>(package.facts.limits.max_length);
   if (encoding.ids.size() > limit) {
@@ -131,9 +133,7 @@ inspect::Trace make_trace(const train::ClassifierPackage& package, const Inspect
                        encoding.ids.size());
     log_message(LogLevel::kWarning,
                 fmt::format("the text was cut from {} tokens to {}", encoding.ids.size(), limit));
-    encoding.ids.resize(limit);
-    encoding.tokens.resize(limit);
-    encoding.offsets.resize(limit);
+    train::cut_encoding(encoding, package.facts.limits.max_length, package.tokenizer);
   }
   return inspect::trace_text(package.model, encoding, options.text, what);
 }
@@ -145,21 +145,34 @@ void write_page(const inspect::Trace& trace, const InspectOptions& options) {
   log_message(LogLevel::kInfo, fmt::format("wrote {}", options.page));
 }
 
-int run_inspect(const InspectOptions& options, const Globals& globals) {
+// "-" stands for the one line of stdin.
+void take_text(InspectOptions& options) {
+  if (!options.has_text) return;
+  ItemReader items({options.text}, "inspect");
+  std::string further;
+  require<ArgumentError>(items.next(options.text), "arguments",
+                         "expected a TEXT on stdin, got nothing");
+  require<ArgumentError>(
+      !items.next(further), "arguments",
+      "expected one TEXT on stdin, got a second line; inspect looks at one text");
+}
+
+int run_inspect(InspectOptions& options, const Globals& globals) {
   const bool about_text = options.graph || !options.page.empty();
-  const bool about_weights = options.stats || options.positions || !options.tensor.empty();
+  const bool about_weights = options.stats || options.positions || options.has_tensor;
   require<ArgumentError>(
       options.has_text || (!about_text && about_weights), "arguments", "expected a TEXT for {}",
       options.graph           ? "--graph"
       : !options.page.empty() ? "a page"
                               : "the attention; --stats, --tensor and --positions do without");
+  take_text(options);
   const train::ClassifierPackage package = train::load_classifier(options.model);
   std::unique_ptr<inspect::Trace> trace;
-  const bool activations = options.stats || options.graph || !options.tensor.empty();
+  const bool activations = options.stats || options.graph || options.has_tensor;
   if (options.has_text)
     trace = std::make_unique<inspect::Trace>(make_trace(package, options, {true, activations}));
   if (!options.page.empty()) write_page(*trace, options);
-  if (!options.tensor.empty())
+  if (options.has_tensor)
     print_slice(all_tensors(package.model, trace.get()), options, globals.json);
   if (options.stats) print_stats(all_tensors(package.model, trace.get()), globals.json);
   if (options.positions) {
@@ -185,11 +198,12 @@ void add_inspect(CLI::App& app, Globals& globals) {
   auto options = std::make_shared<InspectOptions>();
   CLI::App* verb = app.add_subcommand("inspect", "shows attention, weights and activations");
   verb->add_option("MODEL", options->model, "folder of the model")->required();
-  CLI::Option* text = verb->add_option("TEXT", options->text, "the text to look at");
+  CLI::Option* text =
+      verb->add_option("TEXT", options->text, "the text to look at; - reads it from stdin");
   verb->add_option("-o,--out", options->page,
                    "writes the attention maps of all heads as a page, FILE.html");
-  verb->add_option("--tensor", options->tensor,
-                   "prints a weight or an activation, or a part: NAME[0,:5]");
+  CLI::Option* tensor = verb->add_option("--tensor", options->tensor,
+                                         "prints a weight or an activation, or a part: NAME[0,:5]");
   verb->add_flag("--stats", options->stats,
                  "mean, std, min, max and non-finite values of every weight (and activation)");
   verb->add_flag("--positions", options->positions,
@@ -201,9 +215,9 @@ void add_inspect(CLI::App& app, Globals& globals) {
       "Examples:\n  qkv inspect out/demo \"where is my order\" -o attention.html\n"
       "  qkv inspect out/demo \"where is my order\" --json\n"
       "  qkv inspect out/demo --tensor \"encoder.layers.0.attention.qkv.weight[0,:5]\"");
-  verb->callback([options, text, &globals] {
+  verb->callback([options, text, tensor, &globals] {
     options->has_text = text->count() > 0;
-    options->text = unmark_brackets(options->text);
+    options->has_tensor = tensor->count() > 0;
     globals.run = [options, &globals] { return run_inspect(*options, globals); };
   });
 }

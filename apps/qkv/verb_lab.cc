@@ -39,10 +39,6 @@ void print_list(const Globals& globals) {
 // NAME.json and the pictures.
 void write_files(const std::filesystem::path& folder, const lab::Experiment& experiment,
                  const lab::Result& result) {
-  std::error_code code;
-  std::filesystem::create_directories(folder, code);
-  require<IoError>(!code, "lab", "expected a folder that can be made, got {} for {}",
-                   code.message(), folder.string());
   write_file_atomic(folder / (std::string(experiment.name) + ".json"),
                     lab::to_json(experiment, result).dump(2) + "\n");
   for (const lab::Picture& picture : result.pictures)
@@ -82,6 +78,7 @@ int run_lab(const LabOptions& options, const Globals& globals) {
   settings.seed = globals.seed.value_or(settings.seed);
   settings.data = support_data(options.data);
   settings.model = options.model;
+  if (!options.out.empty()) make_folder(options.out, "lab");  // before the minutes of work
   for (const lab::Experiment* experiment : chosen) {
     const auto start = std::chrono::steady_clock::now();
     const lab::Result result = experiment->run(settings);
@@ -105,7 +102,7 @@ int run_lab(const LabOptions& options, const Globals& globals) {
 void add_lab(CLI::App& app, Globals& globals) {
   auto options = std::make_shared<LabOptions>();
   CLI::App* verb = app.add_subcommand("lab", "measures claims about Transformers again");
-  verb->add_option("name", options->name, "an experiment, or 'all'; none lists them");
+  verb->add_option("NAME", options->name, "an experiment, or 'all'; none lists them");
   verb->add_flag("--list", options->list, "names the experiments and their claims");
   verb->add_flag("--full", options->full, "larger grids; takes longer");
   verb->add_option("--out", options->out, "folder for NAME.json and pictures");

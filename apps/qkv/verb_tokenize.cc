@@ -23,7 +23,7 @@ struct TokenizeOptions {
 
 // "stdin:3: " before messages about a line of stdin.
 std::string place(const ItemReader& reader) {
-  return reader.from_stdin() ? fmt::format("stdin:{}: ", reader.line()) : "";
+  return reader.from_stdin() ? fmt::format("stdin:{}: ", reader.number()) : "";
 }
 
 // Ids parted by blanks or commas; what follows a tab is the pieces that `tokenize` prints.
@@ -113,9 +113,9 @@ void add_tokenize(CLI::App& app, Globals& globals) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* verb =
       app.add_subcommand("tokenize", "text to token ids, pieces and offsets, and back");
-  verb->add_option("model", options->model, "folder with a tokenizer, or a tokenizer.json")
+  verb->add_option("MODEL", options->model, "folder with a tokenizer, or a tokenizer.json")
       ->required();
-  verb->add_option("text", options->items,
+  verb->add_option("TEXT", options->items,
                    "texts, or ids with --decode; - or nothing reads stdin, one a line");
   verb->add_flag("--decode", options->decode, "ids to text");
   verb->add_flag("--keep-special", options->keep_special,

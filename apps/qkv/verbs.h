@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 namespace CLI {
 class App;
@@ -28,11 +29,12 @@ class App;
 namespace qkv::inline v0 {
 
 struct Globals {
-  int threads = 0;                    // 0: not given; already applied when run is called
-  std::optional<std::uint64_t> seed;  // not given: the verb's default
-  bool json = false;                  // one JSON object a line on stdout
-  int verbosity = 0;                  // -1 quiet (warnings and errors only), 0, 1 verbose
-  std::function<int()> run;           // set by the verb that was chosen
+  std::string threads_text, seed_text;  // as given; main() makes the two numbers of them
+  int threads = 0;                      // 0: not given; already applied when run is called
+  std::optional<std::uint64_t> seed;    // not given: the verb's default
+  bool json = false;                    // one JSON object a line on stdout
+  int verbosity = 0;                    // -1 quiet (warnings and errors only), 0, 1 verbose
+  std::function<int()> run;             // set by the verb that was chosen
 };
 
 void add_train(CLI::App& app, Globals& globals);

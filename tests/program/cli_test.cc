@@ -109,3 +109,43 @@ TEST(Program, closed_stdout_is_quiet) {
 TEST(Program, messages_carry_no_colour_off_a_terminal) {
   EXPECT_FALSE(has(run_qkv({"nothing"}).err, "\033"));
 }
+
+TEST(Program, numbers_of_options_are_not_wrapped_or_cut_to_fit) {
+  for (const char* bad : {"-1", "18446744073709551616", "1.5", "x", "", " 1"}) {
+    const Finished run = run_qkv({"info", "--no-peak", "--seed", bad});
+    EXPECT_EQ(run.status, 2) << bad;
+    EXPECT_TRUE(has(run.err, "[arguments] expected --seed from 0 to")) << run.err;
+  }
+  EXPECT_EQ(run_qkv({"info", "--no-peak", "--seed", "4611686018427387904"}).status, 0);
+}
+
+TEST(Program, what_does_not_parse_says_what_was_expected_and_what_came) {
+  EXPECT_TRUE(has(run_qkv({}).err, "[arguments] expected a verb, got none"));
+  EXPECT_TRUE(has(run_qkv({"train"}).err, "[arguments] expected CONFIG, got none"));
+  EXPECT_TRUE(has(run_qkv({"info", "--no-peek"}).err,
+                  "expected a known option of info, got '--no-peek'; did you mean --no-peak?"));
+  EXPECT_TRUE(
+      has(run_qkv({"info", "twice"}).err, "expected no more arguments of info, got 'twice'"));
+  EXPECT_TRUE(has(run_qkv({"plane"}).err, "expected a verb (train, eval, "));
+}
+
+// A file that is opened under the number of a closed stream would take in what is printed.
+TEST(Program, closed_streams_are_not_taken_by_files) {
+  const Finished no_output =
+      run_program({"sh", "-c", "exec \"$0\" info --no-peak >&-", QKV_BINARY_DIR "/qkv"});
+  EXPECT_EQ(no_output.status, 1);
+  EXPECT_TRUE(has(no_output.err, "[stdout]")) << no_output.err;
+  EXPECT_EQ(
+      run_program({"sh", "-c", "exec \"$0\" info --no-peak 2>&-", QKV_BINARY_DIR "/qkv"}).status,
+      0);
+}
+
+TEST(Program, paths_that_cannot_be_looked_at_are_errors_of_the_caller) {
+  const std::string longer(5000, 'a');
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           {"tokenize", longer, "x"}, {"classify", longer, "x"}, {"train", longer}}) {
+    const Finished run = run_qkv(arguments);
+    EXPECT_NE(run.status, 0);
+    EXPECT_FALSE(has(run.err, "[internal]")) << run.err.substr(0, 100);
+  }
+}

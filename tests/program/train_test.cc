@@ -419,3 +419,68 @@ TEST(ClassifyProgram, damaged_models_end_in_1) {
     EXPECT_FALSE(answer.err.empty());
   }
 }
+
+TEST(TrainProgram, records_stay_records_when_the_streams_are_closed) {
+  const TinyTask task;
+  const std::string script = "exec \"$0\" train " + (task.folder / "tiny.toml").string() +
+                             " --out " + (task.folder / "run").string() + " --json <&- >&- 2>&-";
+  EXPECT_EQ(run_program({"sh", "-c", script, QKV_BINARY_DIR "/qkv"}).status,
+            1);  // no place to print
+  const auto records = json_lines(read_file(task.folder / "run" / "metrics.jsonl"));
+  EXPECT_EQ(records.back().at("event").as_string(), "end");
+  EXPECT_EQ(run_qkv({"classify", (task.folder / "run").string(), "the red car"}).status, 0);
+}
+
+TEST(ClassifyProgram, lines_before_a_bad_one_are_answered) {
+  const Finished run =
+      run_qkv({"classify", trained_model().string(), "-", "--json"},
+              {.input = "I see the red car 1\nthe blue tree 2\n\nthe green car 4\n"});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_TRUE(has(run.err, "stdin:3: expected a text, got an empty one")) << run.err;
+  const auto lines = json_lines(run.out);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1].at("text").as_string(), "the blue tree 2");
+}
+
+TEST(ClassifyProgram, says_how_many_texts_were_cut) {
+  const Finished run = run_qkv({"classify", trained_model().string(), "--truncate", "--", "short",
+                                std::string(200, 'a'), "brief"});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_TRUE(has(run.err, "1 of 3 texts (33.3 %) were cut to 64 tokens")) << run.err;
+}
+
+TEST(ClassifyProgram, a_text_of_wide_blanks_is_empty) {
+  EXPECT_EQ(run_qkv({"classify", trained_model().string(), "\u3000\u00a0 "}).status, 1);
+}
+
+TEST(ClassifyProgram, a_stream_that_cannot_be_read_is_an_error) {
+  const Finished run = run_program({"sh", "-c", "exec \"$0\" classify \"$1\" - < /",
+                                    QKV_BINARY_DIR "/qkv", trained_model().string()});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_TRUE(has(run.err, "[stdin] expected to read line 1")) << run.err;
+  const Finished closed = run_program({"sh", "-c", "exec \"$0\" classify \"$1\" - <&-",
+                                       QKV_BINARY_DIR "/qkv", trained_model().string()});
+  EXPECT_EQ(closed.status, 1);
+  EXPECT_TRUE(has(closed.err, "[stdin]")) << closed.err;
+}
+
+TEST(InspectProgram, cuts_a_text_as_classify_does) {
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += "I want the red house ";
+  const auto answer =
+      json_lines(run_qkv({"classify", trained_model().string(), text, "--truncate", "--json"}).out);
+  const auto trace =
+      json_lines(run_qkv({"inspect", trained_model().string(), text, "--truncate", "--json"}).out);
+  ASSERT_EQ(trace.size(), 1u);
+  EXPECT_EQ(trace[0].at("tokens").as_array().back().as_string(), "[SEP]");
+  EXPECT_NEAR(trace[0].at("score").as_double(), answer[0].at("score").as_double(), 1e-6);
+}
+
+TEST(InspectProgram, takes_the_text_from_stdin) {
+  const std::string model = trained_model().string();
+  const Finished piped = run_qkv({"inspect", model, "-", "--json"}, {.input = "the red car\n"});
+  ASSERT_EQ(piped.status, 0) << piped.err;
+  EXPECT_EQ(piped.out, run_qkv({"inspect", model, "the red car", "--json"}).out);
+  EXPECT_EQ(run_qkv({"inspect", model, "-"}, {.input = ""}).status, 2);
+  EXPECT_EQ(run_qkv({"inspect", model, "-"}, {.input = "one\ntwo\n"}).status, 2);
+}
