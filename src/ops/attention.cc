@@ -1,5 +1,6 @@
 #include "ops/attention.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
@@ -129,8 +130,9 @@ struct Prepared {
 void prepare_mask(const Mask& mask, const Sizes& sizes, kernels::AttentionMask& to,
                   std::vector<AttentionMaskArray>& arrays) {
   mask.check(sizes.batch, sizes.heads, sizes.n, sizes.s);
-  to.left = mask.left();
-  to.right = mask.right();
+  const std::int64_t reach = sizes.n + sizes.s;  // no key is farther: kernels add to the limits
+  to.left = std::min(mask.left(), reach);
+  to.right = std::min(mask.right(), reach);
   to.lengths = mask.lengths() ? mask.lengths()->data() : nullptr;
   for (const Mask::Array& array : mask.arrays()) {
     AttentionMaskArray a;
@@ -178,7 +180,8 @@ Prepared<T> prepare(const AttentionInput& input, const AttentionOptions& options
   p.head_size = sizes.head_size;
   p.value_size = sizes.value_size;
   p.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes.head_size)));
-  require<ArgumentError>(std::isfinite(p.scale), kWhere, "expected a finite scale, got {}",
+  require<ArgumentError>(std::isfinite(static_cast<T>(p.scale)), kWhere,
+                         "expected a scale that is finite as {}, got {}", dtype_name(dtype_of<T>()),
                          p.scale);
   prepare_mask(options.mask, sizes, p.mask, prepared.arrays);
   prepare_dropout(input, options, sizes, p.dropout);
