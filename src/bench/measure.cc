@@ -28,9 +28,9 @@ std::string shown_seconds(double s) {
 }  // namespace
 
 Measurement measure(FunctionRef<void()> body, Probe& probe, const MeasureOptions& options) {
-  const double start = now();
+  const double start = options.clock();
   body();
-  const double first = now() - start;
+  const double first = options.clock() - start;
   const bool is_short = first < 1e-3, is_cheap = first < 0.05;
   const int repeats =
       is_short ? static_cast<int>(std::clamp(1e-3 / std::max(1e-7, first), 1.0, 1000.0)) : 1;
@@ -39,9 +39,9 @@ Measurement measure(FunctionRef<void()> body, Probe& probe, const MeasureOptions
   while (static_cast<int>(runs.size()) < options.min_runs ||
          (spent < options.seconds && static_cast<int>(runs.size()) < options.max_runs)) {
     if (is_cheap) body();  // the probe took the caches, and warms its own arrays likewise
-    const double begin = now();
+    const double begin = options.clock();
     for (int i = 0; i < repeats; ++i) body();
-    const double seconds = now() - begin;
+    const double seconds = options.clock() - begin;
     const double after = probe.once();
     runs.push_back({seconds / repeats, std::min(before, after)});
     before = after;

@@ -13,6 +13,7 @@ namespace qkv::inline v0::bench {
 struct MeasureOptions {
   double seconds = 0.25;  // to spend on the body, probes not counted
   int min_runs = 5, max_runs = 200;
+  double (*clock)() = now;  // seconds
 };
 
 struct Measurement {
