@@ -7,8 +7,9 @@
 namespace qkv::inline v0::kernels {
 
 // B [k, n] with row stride ldb, or [n, k] if transpose, into panels of ProductKernels::panel
-// columns: [panels][k][panel]; what the missing columns of the last one hold is no matter. `packed` is
-// aligned to 64 bytes. A range of columns that starts with a panel can be packed apart from the others.
+// columns: [panels][k][panel]; what the missing columns of the last one hold is no matter. `packed`
+// is aligned to 64 bytes. A range of columns that starts with a panel can be packed apart from the
+// others.
 struct PanelPacking {
   const float* b;
   std::int64_t ldb;
