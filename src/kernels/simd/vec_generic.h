@@ -157,16 +157,14 @@ QKV_INLINE F32 to_f32(U32 a) {
 
 // As in the wider ones: here one quad is all.
 QKV_INLINE void transpose_quads(F32 (&r)[4]) {
-  const NativeI32 low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5},
-                  second = {2, 3, 6, 7};
-  const NativeF32 a = __builtin_shuffle(r[0].v, r[1].v, low);
-  const NativeF32 b = __builtin_shuffle(r[0].v, r[1].v, high);
-  const NativeF32 c = __builtin_shuffle(r[2].v, r[3].v, low);
-  const NativeF32 d = __builtin_shuffle(r[2].v, r[3].v, high);
-  r[0].v = __builtin_shuffle(a, c, first);
-  r[1].v = __builtin_shuffle(a, c, second);
-  r[2].v = __builtin_shuffle(b, d, first);
-  r[3].v = __builtin_shuffle(b, d, second);
+  const NativeF32 a = __builtin_shufflevector(r[0].v, r[1].v, 0, 4, 1, 5);
+  const NativeF32 b = __builtin_shufflevector(r[0].v, r[1].v, 2, 6, 3, 7);
+  const NativeF32 c = __builtin_shufflevector(r[2].v, r[3].v, 0, 4, 1, 5);
+  const NativeF32 d = __builtin_shufflevector(r[2].v, r[3].v, 2, 6, 3, 7);
+  r[0].v = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+  r[1].v = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+  r[2].v = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+  r[3].v = __builtin_shufflevector(b, d, 2, 3, 6, 7);
 }
 QKV_INLINE void store_quad(float* p, F32 a, int) { store(p, a); }
 
