@@ -36,8 +36,7 @@ PackedMatrix<T>::PackedMatrix(const T* b, std::int64_t ldb, bool transpose, std:
     kernels_ = product_kernels();
     if (kernels_ == nullptr) return;
     const std::int64_t columns = (n + kernels_->panel - 1) / kernels_->panel * kernels_->panel;
-    bytes_ = static_cast<std::size_t>(columns * k) * sizeof(float);
-    memory_ = allocate(bytes_);
+    memory_ = allocate(static_cast<std::size_t>(columns * k) * sizeof(float));
     parallel_chunks(n, kPackColumns, [&](std::int64_t begin, std::int64_t end) {
       kernels_->pack({.b = transpose ? b + begin * ldb : b + begin,
                       .ldb = ldb,

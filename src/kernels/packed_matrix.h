@@ -20,7 +20,6 @@ class PackedMatrix {
 
   std::int64_t k() const { return k_; }
   std::int64_t n() const { return n_; }
-  std::size_t bytes() const { return bytes_; }  // of the packed copy
 
   // C = A op(B) + bias for m rows, by the calling thread. C is dense. bias: [n], or null. A row's
   // bits depend on that row, B and the bias alone. Accuracy: k 2^-24 sum |a||b|.
@@ -30,7 +29,6 @@ class PackedMatrix {
   const T* b_;
   std::int64_t ldb_, k_, n_;
   bool transpose_;
-  std::size_t bytes_ = 0;
   const ProductKernels* kernels_ = nullptr;  // null: B itself is used
   std::shared_ptr<float> memory_;
 };

@@ -69,7 +69,7 @@ class Module {
 
   std::uint64_t version() const {
     return version_;
-  }  // bumped by whoever changes weights: invalidates packed copies
+  }  // bumped by whoever changes weights: copies in another form are then stale
   void bump_version() { ++version_; }
 
  private:

@@ -156,30 +156,8 @@ void backward_weight(const Tensor& dpre, const Tensor& x, const Tensor& dw, Into
 
 }  // namespace
 
-PackedWeight::PackedWeight(const Tensor& w) : w_(w) {
-  check_matrix(w, "PackedWeight", "w");
-  require<ShapeError>(w.dtype() == DType::kFloat32 && w.numel() > 0, "PackedWeight",
-                      "expected a float32 matrix that is not empty, got {} {}",
-                      dtype_name(w.dtype()), w.shape().str());
-  const MemoryScope scope(MemoryKind::kWeights);
-  matrix_ = std::make_shared<const kernels::PackedMatrix<float>>(w.data<float>(), w.dim(1), true,
-                                                                 w.dim(1), w.dim(0));
-}
-
-std::size_t PackedWeight::bytes() const { return matrix_->bytes(); }
-
-std::shared_ptr<const PackedWeight> PackedWeightCache::get(const Tensor& w, std::uint64_t version) {
-  const std::lock_guard lock(mutex_);
-  if (packed_ == nullptr || version_ != version || packed_->w_.raw() != w.raw() ||
-      !(packed_->w_.shape() == w.shape())) {
-    packed_ = std::make_shared<const PackedWeight>(w);
-    version_ = version;
-  }
-  return packed_;
-}
-
 LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias, Activation activation,
-                    bool keep_pre, const PackedWeight* packed) {
+                    bool keep_pre) {
   check_linear(x, w, "linear");
   const std::int64_t width = w.dim(0), depth = w.dim(1);
   if (bias.defined()) check_like(bias, {width}, x.dtype(), "linear", "bias");
@@ -187,17 +165,11 @@ LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias, Activa
   require<ShapeError>(!gated || width % 2 == 0, "linear",
                       "expected an even number of outputs for {}, got {}",
                       activation_name(activation), width);
-  require<ArgumentError>(packed == nullptr || packed->w_.raw() == w.raw(), "linear",
-                         "expected the packed form of w, got that of another weight");
   LinearResult result;
   result.y = Tensor::empty({x.dim(0), gated ? width / 2 : width}, x.dtype());
   if (keep_pre && activation != Activation::kNone)
     result.pre = Tensor::empty({x.dim(0), width}, x.dtype());
   if (x.dim(0) == 0) return result;
-  if (packed != nullptr) {
-    forward<float>(x, *packed->matrix_, bias, activation, result);
-    return result;
-  }
   if (x.dtype() == DType::kFloat32 && x.dim(0) < kManyRows) {
     forward_few(x, w, bias, activation, result);
     return result;
