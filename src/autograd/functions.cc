@@ -84,7 +84,7 @@ Var linear(Context& context, const Var& x, const Var& w, const Var& bias,
        gw = w.gradient(), gb = gradient_or_none(bias)](const Tensor& dy) {
         const WeightSlots slots = weight_slots(gw, gb);
         const ops::LinearGradients gradients = ops::linear_backward(
-            dy, x, w, activation, pre, gx.wanted(), slots.w, slots.b, slots.into);
+            dy, x, w, activation, pre, gx.wanted(), {slots.w, slots.b, slots.into});
         if (gx.wanted()) gx.accumulate(gradients.dx);
       });
   return y;

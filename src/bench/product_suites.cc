@@ -83,8 +83,8 @@ void run_linear(const SuiteOptions& options, const Emit& emit) {
       };
       add("forward", 1, measure([&] { ops::linear(x, w, bias); }, probe, options.measure()));
       const auto backward = [&] {
-        ops::linear_backward(dy, x, w, ops::Activation::kNone, Tensor(), true, dw, dbias,
-                             ops::Into::kOverwrite);
+        ops::linear_backward(dy, x, w, ops::Activation::kNone, Tensor(), true,
+                             {dw, dbias, ops::Into::kOverwrite});
       };
       add("backward", 2, measure(backward, probe, options.measure()));
     }

@@ -184,7 +184,9 @@ LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias, Activa
 
 LinearGradients linear_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
                                 Activation activation, const Tensor& pre, bool need_dx,
-                                const Tensor& dw, const Tensor& dbias, Into into) {
+                                const LinearSlots& slots) {
+  const Tensor &dw = slots.dw, &dbias = slots.dbias;
+  const Into into = slots.into;
   const char* where = "linear_backward";
   check_linear(x, w, where);
   check_rows(dy, where, "dy");

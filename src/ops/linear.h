@@ -25,15 +25,20 @@ struct LinearResult {
 LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias,
                     Activation activation = Activation::kNone, bool keep_pre = true);
 
+// Where the gradients of the weights go; an undefined tensor is skipped.
+struct LinearSlots {
+  Tensor dw, dbias;  // [N, K], [N]
+  Into into = Into::kOverwrite;
+};
+
 struct LinearGradients {
   Tensor dx;  // [T, K]; undefined if not asked for
 };
 
-// Given dy: [T, N or F] writes dw [N, K] and dbias [N] (either may be undefined: skipped) in the
-// way `into` says, and returns dx if need_dx. `pre` as returned by linear; it may be overwritten
-// (it becomes the gradient before the activation).
+// Given dy: [T, N or F] writes dw and dbias where `slots` says, and returns dx if need_dx. `pre` as
+// returned by linear; it may be overwritten (it becomes the gradient before the activation).
 LinearGradients linear_backward(const Tensor& dy, const Tensor& x, const Tensor& w,
                                 Activation activation, const Tensor& pre, bool need_dx,
-                                const Tensor& dw, const Tensor& dbias, Into into);
+                                const LinearSlots& slots);
 
 }  // namespace qkv::inline v0::ops

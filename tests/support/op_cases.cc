@@ -69,7 +69,7 @@ OpCase linear_case(Activation activation) {
            db = Tensor::empty(in[2].shape(), in[2].dtype());
     const Tensor dx =
         ops::linear_backward(upstream[0], in[0], in[1], activation, identity ? Tensor() : out[1],
-                             true, dw, db, Into::kOverwrite)
+                             true, {dw, db, Into::kOverwrite})
             .dx;
     return Tensors{dx, dw, db};
   };
