@@ -66,7 +66,8 @@ void run_gemm(const SuiteOptions& options, const Emit& emit) {
 
 void run_linear(const SuiteOptions& options, const Emit& emit) {
   MultiplyAddProbe probe;
-  for (const auto& [in, out] : kLinear) {
+  for (const auto& shape : kLinear) {
+    const std::int64_t in = shape.in, out = shape.out;
     const Tensor w = random_tensor({out, in}, options.seed, 1),
                  bias = random_tensor({out}, options.seed, 2);
     const Tensor dw = Tensor::zeros({out, in}), dbias = Tensor::zeros({out});

@@ -397,7 +397,7 @@ OpCase adamw_case() {
     return in;
   };
   c.forward = [](OpShape, const Tensors& in) {
-    const Tensors state = {in[0].clone(), in[1].clone(), in[2].clone(), in[3].clone()};
+    Tensors state = {in[0].clone(), in[1].clone(), in[2].clone(), in[3].clone()};
     ops::adamw(state[0], state[1], state[2], state[3],
                {.learning_rate = 0.01, .weight_decay = 0.1, .gradient_scale = 0.7, .t = 3}, true);
     return state;
@@ -410,7 +410,7 @@ OpCase sgd_case() {
   c.op = "sgd";
   c.bytes = bytes_per_element(20);
   c.forward = [](OpShape, const Tensors& in) {
-    const Tensors state = {in[0].clone(), in[1].clone(), in[2].clone()};
+    Tensors state = {in[0].clone(), in[1].clone(), in[2].clone()};
     ops::sgd(state[0], state[1], state[2], 0.01, 0.9, 0.1, 0.7);
     return state;
   };
