@@ -19,8 +19,9 @@ enum class AttentionBackend { kAuto, kNaive, kFlash };
 
 struct AttentionOptions {
   Mask mask;  // array masks are indexed by (sequence, head, query in sequence, key in sequence)
-  std::optional<double> scale;  // default 1 / sqrt(D)
-  double dropout_p = 0;         // on the weights after softmax; kept weights are divided by 1 - p
+  std::optional<double> scale;    // default 1 / sqrt(D)
+  std::optional<double> softcap;  // > 0: scores become softcap * tanh(score / softcap), before bias
+  double dropout_p = 0;           // on the weights after softmax; kept weights are divided by 1 - p
   RandomKey dropout_key;
   AttentionBackend backend = AttentionBackend::kAuto;
   bool return_weights = false;  // costs O(N S) memory
@@ -45,14 +46,17 @@ struct AttentionResult {
                    // S_b] in order
 };
 
-// out = softmax(scale * q k^T + bias over visible keys) v per sequence and head; query head h uses
-// key/value head h * Hkv / H. fp32 and fp64. Exact semantics: docs/attention.md. Thread-safe; bits
-// depend on neither threads nor the other sequences of the batch.
+// out = softmax(cap(scale * q k^T) + bias over visible keys) v per sequence and head; query head h
+// uses key/value head h * Hkv / H. fp32 and fp64. Exact semantics: docs/attention.md. Thread-safe;
+// bits depend on neither threads nor the other sequences of the batch.
 QKV_API AttentionResult attention(const AttentionInput& input, const AttentionOptions& options);
 
-// Writes dq, dk, dv: views shaped like q, k, v (any strides over tokens and heads), overwritten.
+// Where gradients go: dq, dk, dv are views shaped like q, k, v (any strides over tokens and heads),
+// overwritten. dbias, if defined, gets the gradient of an additive bias: fp32 or fp64, of a shape
+// that Mask::additive takes, summed over its extents of 1. Elements behind the end of a sequence
+// and those that no query sees get 0.
 struct AttentionGradients {
-  Tensor dq, dk, dv;
+  Tensor dq, dk, dv, dbias;
 };
 QKV_API void attention_backward(const Tensor& dout, const AttentionInput& input,
                                 const AttentionResult& result, const AttentionOptions& options,

@@ -14,6 +14,10 @@
 
 namespace qkv::inline v0 {
 
+// The slopes of the ALiBi paper: 2^(-8 h / H) for h = 1 .. H where H is a power of 2; else those of
+// the next lower power of 2, and every other one of the next higher. H >= 1.
+QKV_API std::vector<double> alibi_slopes(std::int64_t heads);
+
 // A value type; immutable; sharing between threads is safe.
 //
 // Combining with & intersects visibility and adds additive biases; an additive -inf blocks. What is
@@ -33,7 +37,14 @@ class QKV_API Mask {
   static Mask window(std::int64_t n);  // |i + S - N - j| < n; n >= 1
   static Mask window(std::int64_t left,
                      std::int64_t right);  // -left <= j - (i + S - N) <= right; -1: unlimited
+  // The window, but some tokens are exempt: global ones are visible to every query of their
+  // sequence, and see every key. `tokens`: positions >= 0 in a sequence's keys, in any order; those
+  // behind its end are ignored. The query i is the token i + S - N.
+  static Mask window_with_globals(std::int64_t left, std::int64_t right,
+                                  std::vector<std::int64_t> tokens);
   static Mask lengths(std::vector<std::int64_t> lengths);  // keys j >= lengths[b] are hidden
+  // ALiBi (Press et al. 2022): adds -slopes[h] |i + S - N - j|; one slope per query head.
+  static Mask alibi(std::vector<double> slopes);
 
   friend QKV_API Mask operator&(const Mask& a, const Mask& b);
 
@@ -42,6 +53,12 @@ class QKV_API Mask {
   std::int64_t left() const { return left_; }    // -1: unlimited
   std::int64_t right() const { return right_; }  // -1: unlimited; causal is right() == 0
   const std::vector<std::int64_t>* lengths() const { return lengths_.get(); }
+  const std::vector<double>* slopes() const { return slopes_.get(); }
+  struct Window {
+    std::int64_t left = -1, right = -1;
+    std::vector<std::int64_t> globals;  // ascending
+  };
+  const std::vector<Window>& windows() const { return windows_; }  // those with globals
   struct Array {
     Tensor values;      // as given, rank 4 with broadcast extents 1
     bool keep = false;  // for boolean arrays
@@ -57,6 +74,8 @@ class QKV_API Mask {
   bool causal_ = false;
   std::int64_t left_ = -1, right_ = -1;
   std::shared_ptr<const std::vector<std::int64_t>> lengths_;
+  std::shared_ptr<const std::vector<double>> slopes_;
+  std::vector<Window> windows_;
   std::vector<Array> arrays_;
 };
 

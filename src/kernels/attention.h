@@ -63,32 +63,68 @@ struct AttentionMaskArray {
   }
 };
 
-// Key j is visible to query i of a sequence when -left <= j - (i + S - N) <= right (-1: unlimited),
-// j < lengths[b] and no array blocks it.
+// A band -left <= key - position <= right (-1: unlimited) that some positions are exempt from: as
+// keys they are visible to all, as queries they see all.
+struct AttentionWindow {
+  std::int64_t left = -1, right = -1;
+  const std::int64_t* globals = nullptr;  // ascending
+  std::int64_t global_count = 0;
+
+  // Whether one of the positions [begin, end) is global.
+  bool any_global(std::int64_t begin, std::int64_t end) const {
+    std::int64_t low = 0, high = global_count;
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (globals[middle] < begin)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low < global_count && globals[low] < end;
+  }
+  bool in_band(std::int64_t position, std::int64_t key) const {
+    return (left < 0 || key >= position - left) && (right < 0 || key <= position + right);
+  }
+  bool sees(std::int64_t position, std::int64_t key) const {
+    return in_band(position, key) || any_global(key, key + 1) || any_global(position, position + 1);
+  }
+};
+
+// Key j is visible to query i of a sequence, whose position is i + S - N, when -left <= j -
+// position <= right (-1: unlimited), j < lengths[b], every window lets it and no array blocks it.
 struct AttentionMask {
   std::int64_t left = -1, right = -1;
   const std::int64_t* lengths = nullptr;
+  const double* slopes = nullptr;  // ALiBi: -slopes[h] |position - j| is added; null: none
+  const AttentionWindow* windows = nullptr;
+  int window_count = 0;
   const AttentionMaskArray* arrays = nullptr;
   int array_count = 0;
 
-  // What the arrays add to the score of (b, h, i, j): -inf where one of them blocks.
-  double array_bias(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+  // Whether more than left, right and lengths decides what is visible or added.
+  bool has_bias() const { return window_count > 0 || array_count > 0; }
+  // What is added to the score of (b, h, i, j), with the position of i: -inf where blocked.
+  double bias(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j,
+              std::int64_t position) const {
     constexpr double kBlocked = -std::numeric_limits<double>::infinity();
+    for (int w = 0; w < window_count; ++w)
+      if (!windows[w].sees(position, j)) return kBlocked;
     for (int a = 0; a < array_count; ++a) {
       const AttentionMaskArray& array = arrays[a];
       if (array.kind == AttentionMaskArray::Kind::kAdditive) continue;
       const bool nonzero = array.is_nonzero(array.offset(b, h, i, j));
       if (nonzero != (array.kind == AttentionMaskArray::Kind::kKeep)) return kBlocked;
     }
-    double bias = 0;
+    double sum = 0;
     for (int a = 0; a < array_count; ++a) {
       const AttentionMaskArray& array = arrays[a];
       if (array.kind != AttentionMaskArray::Kind::kAdditive) continue;
       const double value = array.value(array.offset(b, h, i, j));
       if (value == kBlocked) return kBlocked;
-      bias += value;
+      sum += value;
     }
-    return bias;
+    if (slopes) sum -= slopes[h] * static_cast<double>(position > j ? position - j : j - position);
+    return sum;
   }
 };
 
@@ -118,18 +154,28 @@ struct AttentionDropout {
   bool drops(std::uint32_t number) const { return number < threshold; }
 };
 
+// Where the gradient of an additive bias goes, indexed like a mask array. Null: not wanted.
+struct AttentionBiasGradient {
+  void* data = nullptr;
+  bool is_double = false;                  // else float
+  std::int64_t sizes[4] = {0, 0, 0, 0};    // 1 along broadcast extents
+  std::int64_t strides[4] = {0, 0, 0, 0};  // 0 there
+};
+
 // Forward: q, k, v in; out, lse (and weights) out. Backward: q, k, v, out, lse, dout in; dq, dk, dv
-// out.
+// (and dbias) out.
 template <class T>
 struct AttentionProblem {
   AttentionSequences queries, keys;
   std::int64_t batch = 0, heads = 0, kv_heads = 0;
   std::int64_t head_size = 0, value_size = 0;  // D and Dv
   double scale = 1;
+  double softcap = 0;  // scores become softcap tanh(score / softcap); 0: they stay
   AttentionMask mask;
   AttentionDropout dropout;
   AttentionOperand<const T> q, k, v, dout;
   AttentionOperand<T> out, dq, dk, dv;
+  AttentionBiasGradient dbias;
   T* lse = nullptr;                              // [H, T] or [B, H, N]
   T* weights = nullptr;                          // blocks [H, N_b, S_b]; null: not wanted
   const std::int64_t* weight_offsets = nullptr;  // first element of each sequence's block

@@ -7,15 +7,15 @@
 
 #include "base/memory.h"
 #include "base/thread_pool.h"
+#include "kernels/attention_bias.h"
 #include "kernels/attention_list.h"
+#include "kernels/attention_workspace.h"
 
 namespace qkv::inline v0::kernels {
 
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLowest = std::numeric_limits<float>::lowest();
-constexpr double kLog2E = 1.4426950408889634;
+constexpr float kLog2E = 1.44269504088896340736f;
 constexpr int kScratchSlot = 5;
 
 // Multiply-adds that a work item should have, and what a head costs besides its products.
@@ -27,101 +27,6 @@ constexpr std::int64_t kPartKeys = 512;
 constexpr std::int64_t kMaxParts = 8;
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-
-// ---- Mask arrays ----------------------------------------------------------------------------
-
-struct BiasContext {
-  const AttentionMask* mask;
-  std::int64_t b, h;
-};
-
-// What one element of an additive array adds, in the log2 domain. A finite minimum must not become
-// the -inf that blocks.
-float additive_bias(double value) {
-  if (value == -kInfinity) return -kInfinity;
-  return static_cast<float>(std::max<double>(value * kLog2E, kLowest));
-}
-
-// Sum of two biases; -inf wins over everything, NaN and +inf too.
-float join(float a, float b) {
-  if (a == -kInfinity || b == -kInfinity) return -kInfinity;
-  return std::max(a + b, kLowest);
-}
-
-// Joins one array into a tile. `value(at)` is the bias of element `at`. Reads run along the keys,
-// which are contiguous in memory; one value for all queries is read once.
-template <class Value>
-void join_array(const AttentionMaskArray& array, const BiasContext& c, const FlashTile& tile,
-                float* bias, const Value& value) {
-  const std::int64_t rows = array.strides[2] == 0 ? 1 : tile.queries;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const std::int64_t at = array.offset(c.b, c.h, tile.first_query + i, tile.first_key);
-    for (std::int64_t r = 0; r < tile.keys; ++r) {
-      const float b = value(at + r * array.strides[3]);
-      if (b == 0) continue;
-      float* row = bias + r * tile.stride;
-      const std::int64_t end = rows == 1 ? tile.queries : i + 1;
-      for (std::int64_t lane = i; lane < end; ++lane) row[lane] = join(row[lane], b);
-    }
-  }
-}
-
-template <class Element>
-void join_boolean(const AttentionMaskArray& array, const BiasContext& c, const FlashTile& tile,
-                  float* bias) {
-  const auto* data = static_cast<const Element*>(array.data);
-  const bool keep = array.kind == AttentionMaskArray::Kind::kKeep;
-  join_array(array, c, tile, bias,
-             [=](std::int64_t at) { return (data[at] != 0) == keep ? 0.0f : -kInfinity; });
-}
-
-void join_any(const AttentionMaskArray& array, const BiasContext& c, const FlashTile& tile,
-              float* bias) {
-  if (array.kind == AttentionMaskArray::Kind::kAdditive)
-    return join_array(array, c, tile, bias,
-                      [&](std::int64_t at) { return additive_bias(array.value(at)); });
-  switch (array.element_bytes) {
-    case 1:
-      return join_boolean<std::uint8_t>(array, c, tile, bias);
-    case 2:
-      return join_boolean<std::int16_t>(array, c, tile, bias);
-    case 4:
-      return join_boolean<std::int32_t>(array, c, tile, bias);
-    default:
-      return join_boolean<std::int64_t>(array, c, tile, bias);
-  }
-}
-
-FlashBias fill_bias(const void* context, const FlashTile& tile, float* bias) {
-  const auto& c = *static_cast<const BiasContext*>(context);
-  std::fill(bias, bias + tile.keys * tile.stride, 0.0f);
-  for (int a = 0; a < c.mask->array_count; ++a) join_any(c.mask->arrays[a], c, tile, bias);
-  std::int32_t open = 0, blocked = 0;
-  for (std::int64_t r = 0; r < tile.keys; ++r)
-    for (std::int64_t i = 0; i < tile.queries; ++i) {
-      open += bias[r * tile.stride + i] == 0;
-      blocked += bias[r * tile.stride + i] == -kInfinity;
-    }
-  const std::int64_t all = tile.keys * tile.queries;
-  if (open == all) return FlashBias::kOpen;
-  return blocked == all ? FlashBias::kBlocked : FlashBias::kPartial;
-}
-
-// Accounted scratch memory that several threads see.
-class Workspace {
- public:
-  explicit Workspace(std::int64_t floats)
-      : bytes_(static_cast<std::size_t>(floats) * sizeof(float)),
-        data_(static_cast<float*>(allocate_bytes(bytes_, MemoryKind::kWorkspace))) {}
-  ~Workspace() { free_bytes(data_, bytes_, MemoryKind::kWorkspace); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  float* data() const { return data_; }
-
- private:
-  std::size_t bytes_;
-  float* data_;
-};
 
 // ---- Heads ----------------------------------------------------------------------------------
 
@@ -166,6 +71,9 @@ FlashHead make_head(const Problem& p, std::int64_t b, std::int64_t h, std::int64
   head.value_size = p.value_size;
   head.tile = tile_width(head.queries, lanes);
   head.scale = static_cast<float>(p.scale);
+  head.softcap = static_cast<float>(p.softcap) * kLog2E;
+  head.query_scale = p.softcap != 0 ? static_cast<float>(p.scale / p.softcap) : head.scale * kLog2E;
+  head.slope = p.mask.slopes ? static_cast<float>(p.mask.slopes[h]) * kLog2E : 0;
   head.add_to_kv = h % p.group() != 0;
   head.dropout = p.dropout.active();
   head.threshold =
@@ -190,7 +98,7 @@ std::int64_t backward_scratch(const FlashHead& h, std::int64_t lanes) {
   const std::int64_t head_width = round_up(h.head_size, lanes);
   const std::int64_t value_width = round_up(h.value_size, lanes);
   return padded * (h.head_size + h.value_size + 2 + 2 * head_width + value_width) +
-         kBackwardKeys * (4 * h.tile + 2 * head_width + 2 * value_width);
+         kBackwardKeys * (5 * h.tile + 2 * head_width + 2 * value_width);
 }
 
 // ---- Work -----------------------------------------------------------------------------------
@@ -233,13 +141,15 @@ std::vector<Item> plan(const Problem& p, std::int64_t heads, std::int64_t lanes,
   return items;
 }
 
-// Runs body(head) with what both directions share.
+// Runs body(head) with what both directions share. dbias: null, or where the bias's gradient goes.
 template <class Body>
 void with_head(const FlashTable& table, const Problem& p, std::int64_t b, std::int64_t h,
+               const AttentionBiasGradient* dbias,
                std::int64_t (*scratch)(const FlashHead&, std::int64_t), const Body& body) {
   FlashHead head = make_head(p, b, h, table.lanes);
-  const BiasContext context{&p.mask, b, h};
-  if (p.mask.array_count > 0) head.fill_bias = fill_bias;
+  const BiasContext context{&p.mask, b, h, head.offset, dbias};
+  if (p.mask.has_bias()) head.fill_bias = fill_bias;
+  if (dbias) head.add_bias_gradient = add_bias_gradient;
   head.bias_context = &context;
   head.scratch =
       thread_scratch_of<float>(static_cast<std::size_t>(scratch(head, table.lanes)), kScratchSlot);
@@ -264,9 +174,9 @@ KeyParts key_parts(std::int64_t keys) {
 // The heads of key/value head `kv` and one part of its keys. With `partial` the shares of dq go
 // there ([group][N][D], one part), else to dq itself.
 void backward_part(const FlashTable& table, const Problem& p, std::int64_t b, std::int64_t kv,
-                   std::int64_t part, float* partial) {
+                   std::int64_t part, float* partial, const AttentionBiasGradient* dbias) {
   for (std::int64_t g = 0; g < p.group(); ++g)
-    with_head(table, p, b, kv * p.group() + g, backward_scratch, [&](FlashHead& head) {
+    with_head(table, p, b, kv * p.group() + g, dbias, backward_scratch, [&](FlashHead& head) {
       const KeyParts parts = key_parts(head.keys);
       head.add_to_dq = part > 0 && partial == nullptr;
       if (partial) head.dq = {partial + g * head.queries * p.head_size, p.head_size};
@@ -281,12 +191,12 @@ void backward_part(const FlashTable& table, const Problem& p, std::int64_t b, st
 // One key/value head with its parts side by side: for few, long sequences. dq is the sum of the
 // shares in order, as when the parts run one after another.
 void backward_in_parallel(const FlashTable& table, const Problem& p, std::int64_t b,
-                          std::int64_t kv) {
+                          std::int64_t kv, const AttentionBiasGradient* dbias) {
   const std::int64_t n = p.queries.length(b), d = p.head_size;
   const std::int64_t parts = key_parts(p.visible_keys(b)).count, share = p.group() * n * d;
-  const Workspace partial(parts * share);
+  const Workspace<float> partial(parts * share);
   parallel_for(parts, [&](std::int64_t part) {
-    backward_part(table, p, b, kv, part, partial.data() + part * share);
+    backward_part(table, p, b, kv, part, partial.data() + part * share, dbias);
   });
   parallel_chunks(p.group() * n, 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
@@ -297,6 +207,20 @@ void backward_in_parallel(const FlashTable& table, const Problem& p, std::int64_
         for (std::int64_t c = 0; c < d; ++c) to[c] += from[part * share + c];
     }
   });
+}
+
+// As flash_backward, with the gradient of the bias.
+void backward_with_bias(const FlashTable& table, const Problem& p) {
+  sum_bias_gradient(
+      p.dbias, p.batch, p.kv_heads,
+      [&](std::int64_t b, std::int64_t kv, const AttentionBiasGradient& sum, bool alone) {
+        const std::int64_t parts = key_parts(p.visible_keys(b)).count;
+        // Parts add to the same elements where one stands for all keys.
+        if (alone && parts > 1 && sum.strides[3] != 0)
+          return backward_in_parallel(table, p, b, kv, &sum);
+        for (std::int64_t part = 0; part < parts; ++part)
+          backward_part(table, p, b, kv, part, nullptr, &sum);
+      });
 }
 
 }  // namespace
@@ -312,13 +236,14 @@ void flash_forward(const FlashTable& table, const AttentionProblem<float>& p) {
     const Item& item = items[static_cast<std::size_t>(index)];
     for (std::int64_t b = item.b; b < item.b_end; ++b)
       for (std::int64_t h = item.head; h < item.head_end; ++h)
-        with_head(table, p, b, h, forward_scratch, [&](const FlashHead& head) {
+        with_head(table, p, b, h, nullptr, forward_scratch, [&](const FlashHead& head) {
           table.forward(head, item.begin, std::min(head.queries, item.end));
         });
   });
 }
 
 void flash_backward(const FlashTable& table, const AttentionProblem<float>& p) {
+  if (p.dbias.data != nullptr) return backward_with_bias(table, p);
   const std::vector<Item> items =
       plan(p, p.kv_heads, table.lanes, [](std::int64_t) { return std::int64_t{1}; });
   const auto size = static_cast<std::int64_t>(items.size());
@@ -326,14 +251,14 @@ void flash_backward(const FlashTable& table, const AttentionProblem<float>& p) {
   const bool few = size < 4 * num_threads();
   if (few)
     for (const Item& item : items)
-      if (parts_of(item.b) > 1) backward_in_parallel(table, p, item.b, item.head);
+      if (parts_of(item.b) > 1) backward_in_parallel(table, p, item.b, item.head, nullptr);
   parallel_for(size, [&](std::int64_t index) {
     const Item& item = items[static_cast<std::size_t>(index)];
     if (few && parts_of(item.b) > 1) return;
     for (std::int64_t b = item.b; b < item.b_end; ++b)
       for (std::int64_t kv = item.head; kv < item.head_end; ++kv)
         for (std::int64_t part = 0; part < parts_of(b); ++part)
-          backward_part(table, p, b, kv, part, nullptr);
+          backward_part(table, p, b, kv, part, nullptr, nullptr);
   });
 }
 

@@ -25,8 +25,9 @@ struct FlashOutput {
   std::int64_t stride;
 };
 
-// What mask arrays do to one tile.
-enum class FlashBias : std::uint8_t { kOpen, kPartial, kBlocked };
+// What mask arrays and windows do to one tile: nothing, add without hiding, hide some of it, hide
+// all.
+enum class FlashBias : std::uint8_t { kOpen, kAdded, kPartial, kBlocked };
 
 struct FlashHead {
   FlashRows q, k, v, dout;
@@ -38,13 +39,19 @@ struct FlashHead {
   std::int64_t head_size, value_size;
   std::int64_t tile;  // queries per tile: kernels take it from flash_tile_width
   float scale;
-  bool add_to_kv;  // backward: add to dk, dv instead of overwriting (grouped heads)
-  bool add_to_dq;  // likewise (parts of the keys)
+  float query_scale;  // of the packed queries: scale log2(e), or scale / cap
+  float softcap;      // cap log2(e); 0: none
+  float slope;        // ALiBi, times log2(e); 0: none
+  bool add_to_kv;     // backward: add to dk, dv instead of overwriting (grouped heads)
+  bool add_to_dq;     // likewise (parts of the keys)
 
-  // Mask arrays; null: none. Fills bias[r * stride + lane] for keys first_key + r and queries
-  // first_query + lane with what is added to log2-domain scores, -inf where blocked. Only when the
-  // result is kPartial.
+  // Mask arrays and windows; null: none. Fills bias[r * stride + lane] for keys first_key + r and
+  // queries first_query + lane with what is added to log2-domain scores, -inf where blocked. Only
+  // when the result is kAdded or kPartial.
   FlashBias (*fill_bias)(const void* context, const struct FlashTile& tile, float* bias);
+  // Backward; null: not wanted. Takes the gradients of a tile's scores, laid out like the bias.
+  void (*add_bias_gradient)(const void* context, const struct FlashTile& tile,
+                            const float* gradients);
   const void* bias_context;
 
   // Dropout; see AttentionDropout. Numbers below the threshold drop.

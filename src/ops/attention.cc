@@ -124,16 +124,25 @@ template <class T>
 struct Prepared {
   kernels::AttentionProblem<T> problem;
   std::vector<AttentionMaskArray> arrays;
+  std::vector<kernels::AttentionWindow> windows;
   std::vector<std::int64_t> weight_offsets;  // B + 1
 };
 
+// A problem points into `mask`, which must outlive it.
 void prepare_mask(const Mask& mask, const Sizes& sizes, kernels::AttentionMask& to,
-                  std::vector<AttentionMaskArray>& arrays) {
+                  std::vector<AttentionMaskArray>& arrays,
+                  std::vector<kernels::AttentionWindow>& windows) {
   mask.check(sizes.batch, sizes.heads, sizes.n, sizes.s);
   const std::int64_t reach = sizes.n + sizes.s;  // no key is farther: kernels add to the limits
   to.left = std::min(mask.left(), reach);
   to.right = std::min(mask.right(), reach);
   to.lengths = mask.lengths() ? mask.lengths()->data() : nullptr;
+  to.slopes = mask.slopes() ? mask.slopes()->data() : nullptr;
+  for (const Mask::Window& w : mask.windows())
+    windows.push_back({std::min(w.left, reach), std::min(w.right, reach), w.globals.data(),
+                       static_cast<std::int64_t>(w.globals.size())});
+  to.windows = windows.data();
+  to.window_count = static_cast<int>(windows.size());
   for (const Mask::Array& array : mask.arrays()) {
     AttentionMaskArray a;
     a.data = array.values.raw();
@@ -183,7 +192,15 @@ Prepared<T> prepare(const AttentionInput& input, const AttentionOptions& options
   require<ArgumentError>(std::isfinite(static_cast<T>(p.scale)), kWhere,
                          "expected a scale that is finite as {}, got {}", dtype_name(dtype_of<T>()),
                          p.scale);
-  prepare_mask(options.mask, sizes, p.mask, prepared.arrays);
+  if (options.softcap) {
+    p.softcap = *options.softcap;
+    require<ArgumentError>(std::isfinite(static_cast<T>(p.softcap)) && p.softcap > 0 &&
+                               std::isfinite(static_cast<T>(p.scale / p.softcap)),
+                           kWhere,
+                           "expected a softcap > 0 that is finite as {} and not tiny, got {}",
+                           dtype_name(dtype_of<T>()), p.softcap);
+  }
+  prepare_mask(options.mask, sizes, p.mask, prepared.arrays, prepared.windows);
   prepare_dropout(input, options, sizes, p.dropout);
   p.q = operand<const T, T>(input.q, sizes);
   p.k = operand<const T, T>(input.k, sizes);
@@ -260,6 +277,29 @@ void check_gradients(const AttentionInput& input, const AttentionGradients& grad
   check_gradient(gradients.dv, input.v, "dv");
 }
 
+kernels::AttentionBiasGradient bias_gradient(const Tensor& dbias, const Sizes& sizes) {
+  kernels::AttentionBiasGradient to;
+  if (!dbias.defined()) return to;
+  require<ShapeError>(dbias.dtype() == DType::kFloat32 || dbias.dtype() == DType::kFloat64, kWhere,
+                      "expected dbias as float32 or float64, got {}", dtype_name(dbias.dtype()));
+  require<ShapeError>(dbias.rank() == 2 || dbias.rank() == 4, kWhere,
+                      "expected dbias of shape [N, S], [B, 1, 1, S], [B, 1, N, S] or [B, H, N, S], "
+                      "got {}",
+                      dbias.shape().str());
+  const std::int64_t full[4] = {sizes.batch, sizes.heads, sizes.n, sizes.s};
+  const int missing = 4 - dbias.rank();
+  for (int d = 0; d < 4; ++d) {
+    to.sizes[d] = d < missing ? 1 : dbias.dim(d - missing);
+    require<ShapeError>(to.sizes[d] == full[d] || to.sizes[d] == 1, kWhere,
+                        "expected a dbias that broadcasts to [{}, {}, {}, {}], got {}", sizes.batch,
+                        sizes.heads, sizes.n, sizes.s, dbias.shape().str());
+    to.strides[d] = to.sizes[d] == 1 ? 0 : dbias.stride(d - missing);
+  }
+  to.data = dbias.raw();
+  to.is_double = dbias.dtype() == DType::kFloat64;
+  return to;
+}
+
 // dout as the kernels want it: shaped like out, contiguous channels.
 Tensor checked_dout(const Tensor& dout, const AttentionInput& input) {
   const Shape expected = with_channels(input.q, input.v.dim(-1));
@@ -293,6 +333,7 @@ void run_backward(const Tensor& dout, const AttentionInput& input, const Attenti
   p.dq = operand<T, T>(gradients.dq, sizes);
   p.dk = operand<T, T>(gradients.dk, sizes);
   p.dv = operand<T, T>(gradients.dv, sizes);
+  p.dbias = bias_gradient(gradients.dbias, sizes);
   choose(p, backward_options).backward(p);
 }
 

@@ -1,6 +1,8 @@
 #include "qkv/mask.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -38,7 +40,24 @@ std::int64_t tighter(std::int64_t a, std::int64_t b) {
   return std::min(a, b);
 }
 
+void check_window(const char* where, std::int64_t left, std::int64_t right) {
+  require<ArgumentError>(left >= -1 && right >= -1, where,
+                         "expected left and right >= 0, or -1 for unlimited, got {} and {}", left,
+                         right);
+}
+
 }  // namespace
+
+std::vector<double> alibi_slopes(std::int64_t heads) {
+  require<ArgumentError>(heads >= 1, "alibi_slopes", "expected at least 1 head, got {}", heads);
+  const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(heads)));
+  std::vector<double> slopes;
+  for (std::int64_t h = 1; h <= power; ++h)
+    slopes.push_back(std::exp2(-8.0 * static_cast<double>(h) / static_cast<double>(power)));
+  for (std::int64_t h = 1; h <= heads - power; ++h)
+    slopes.push_back(std::exp2(-4.0 * static_cast<double>(2 * h - 1) / static_cast<double>(power)));
+  return slopes;
+}
 
 Mask Mask::keep(const Tensor& keep) {
   Mask mask;
@@ -77,12 +96,30 @@ Mask Mask::window(std::int64_t n) {
 }
 
 Mask Mask::window(std::int64_t left, std::int64_t right) {
-  require<ArgumentError>(left >= -1 && right >= -1, "Mask::window",
-                         "expected left and right >= 0, or -1 for unlimited, got {} and {}", left,
-                         right);
+  check_window("Mask::window", left, right);
   Mask mask;
   mask.left_ = left;
   mask.right_ = right;
+  return mask;
+}
+
+Mask Mask::window_with_globals(std::int64_t left, std::int64_t right,
+                               std::vector<std::int64_t> tokens) {
+  check_window("Mask::window_with_globals", left, right);
+  std::sort(tokens.begin(), tokens.end());
+  require<ArgumentError>(tokens.empty() || tokens.front() >= 0, "Mask::window_with_globals",
+                         "expected positions of tokens >= 0, got {}", tokens.front());
+  Mask mask;
+  mask.windows_.push_back({left, right, std::move(tokens)});
+  return mask;
+}
+
+Mask Mask::alibi(std::vector<double> slopes) {
+  for (const double slope : slopes)
+    require<ArgumentError>(std::isfinite(static_cast<float>(slope)), "Mask::alibi",
+                           "expected slopes that are finite as float32, got {}", slope);
+  Mask mask;
+  mask.slopes_ = std::make_shared<const std::vector<double>>(std::move(slopes));
   return mask;
 }
 
@@ -109,12 +146,24 @@ Mask operator&(const Mask& a, const Mask& b) {
   } else if (b.lengths_) {
     mask.lengths_ = b.lengths_;
   }
+  if (a.slopes_ && b.slopes_) {
+    require<ShapeError>(a.slopes_->size() == b.slopes_->size(), "Mask",
+                        "expected two alibi masks of one number of heads, got {} and {}",
+                        a.slopes_->size(), b.slopes_->size());
+    std::vector<double> sum = *a.slopes_;
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += (*b.slopes_)[i];
+    mask.slopes_ = std::make_shared<const std::vector<double>>(std::move(sum));
+  } else if (b.slopes_) {
+    mask.slopes_ = b.slopes_;
+  }
+  mask.windows_.insert(mask.windows_.end(), b.windows_.begin(), b.windows_.end());
   mask.arrays_.insert(mask.arrays_.end(), b.arrays_.begin(), b.arrays_.end());
   return mask;
 }
 
 bool Mask::is_trivial() const {
-  return left_ < 0 && right_ < 0 && lengths_ == nullptr && arrays_.empty();
+  return left_ < 0 && right_ < 0 && lengths_ == nullptr && slopes_ == nullptr && windows_.empty() &&
+         arrays_.empty();
 }
 
 void Mask::check(std::int64_t batch, std::int64_t heads, std::int64_t n, std::int64_t s) const {
@@ -125,6 +174,9 @@ void Mask::check(std::int64_t batch, std::int64_t heads, std::int64_t n, std::in
       require<ShapeError>(length <= s, "mask", "expected lengths of at most {} keys, got {}", s,
                           length);
   }
+  if (slopes_)
+    require<ShapeError>(static_cast<std::int64_t>(slopes_->size()) == heads, "mask",
+                        "expected {} slopes, one per query head, got {}", heads, slopes_->size());
   const std::int64_t full[4] = {batch, heads, n, s};
   for (const Array& array : arrays_)
     for (int i = 0; i < 4; ++i)
@@ -138,6 +190,9 @@ std::string Mask::str() const {
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : " & ") + part; };
   if (causal_) add("causal");
   if (left_ >= 0 || (right_ >= 0 && !causal_)) add(fmt::format("window({}, {})", left_, right_));
+  for (const Window& w : windows_)
+    add(fmt::format("window({}, {}) with {} globals", w.left, w.right, w.globals.size()));
+  if (slopes_) add(fmt::format("alibi[{}]", slopes_->size()));
   if (lengths_) add(fmt::format("lengths[{}]", lengths_->size()));
   for (const Array& array : arrays_)
     add((array.additive ? "additive" : array.keep ? "keep" : "block") + array.values.shape().str());

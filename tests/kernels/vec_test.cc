@@ -104,6 +104,8 @@ TEST_P(Vec, sigmoid_is_within_4_ulp) {
   EXPECT_LE(worst_ulps(probe().sigmoid, right_sigmoid, -87, 87), 4.0);
 }
 
+TEST_P(Vec, tanh_is_within_4_ulp) { EXPECT_LE(worst_ulps(probe().tanh, std::tanh, -30, 30), 4.0); }
+
 TEST_P(Vec, normal_tail_is_within_2e_7) {
   const std::vector<float> x = floats_between(-30, 30);
   std::vector<float> y(x.size());
@@ -134,6 +136,9 @@ TEST_P(Vec, special_values) {
   EXPECT_LT(apply(probe().sigmoid, -infinity), 2e-38f);
   EXPECT_EQ(apply(probe().sigmoid, infinity), 1.0f);
   EXPECT_TRUE(std::isnan(apply(probe().sigmoid, nan)));
+  EXPECT_EQ(apply(probe().tanh, infinity), 1.0f);
+  EXPECT_EQ(apply(probe().tanh, -infinity), -1.0f);
+  EXPECT_TRUE(std::isnan(apply(probe().tanh, nan)));
   EXPECT_LT(apply(probe().normal_tail, infinity), 5e-36f);
   EXPECT_LT(apply(probe().normal_tail, -infinity), 5e-36f);
   EXPECT_EQ(apply(probe().normal_tail, 0.0f), 0.5f);

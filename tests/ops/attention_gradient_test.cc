@@ -87,6 +87,44 @@ TEST(AttentionGradient, dropout) {
   expect_attention_gradients(r, options);
 }
 
+TEST(AttentionGradient, softcap_alibi_and_globals) {
+  const Ragged r = ragged({4, 1, 6}, {5, 2, 8}, 4, 2);
+  ops::AttentionOptions options;
+  options.softcap = 0.7;
+  expect_attention_gradients(r, options);
+  options.mask = Mask::alibi({0.5, 0.25, 0, -0.3}) & Mask::causal();
+  expect_attention_gradients(r, options);
+  options.softcap.reset();
+  options.mask = options.mask & Mask::window_with_globals(1, 0, {0, 6});
+  expect_attention_gradients(r, options);
+}
+
+// Every way to broadcast, of either element type, with and without soft-cap, at scale 0 too.
+TEST(AttentionGradient, bias) {
+  const Ragged r = ragged({4, 0, 6}, {5, 2, 3}, 4, 2);
+  for (const Shape& shape :
+       {Shape{6, 5}, Shape{1, 5}, Shape{6, 1}, Shape{1, 1}, Shape{3, 1, 1, 5}, Shape{3, 1, 6, 5},
+        Shape{3, 4, 6, 5}, Shape{1, 4, 6, 5}, Shape{1, 4, 1, 1}, Shape{3, 4, 6, 1}})
+    for (const double scale : {0.7, 0.0}) {
+      const Tensor bias = random_tensor(shape, DType::kFloat64, 9);
+      ops::AttentionOptions options;
+      options.scale = scale;
+      if (shape.rank() == 4) options.softcap = 1.2;
+      options.mask = Mask::additive(bias) & Mask::causal();
+      const AttentionRun run = run_attention(r.input(), options, r.dout);
+      ops::AttentionGradients gradients = run.gradients;
+      const auto loss = [&] { return dot(ops::attention(r.input(), options).out, r.dout); };
+      gradients.dbias = Tensor::empty(shape, DType::kFloat64);
+      gradients.dbias.fill(NAN);
+      ops::attention_backward(r.dout, r.input(), run.result, options, gradients);
+      expect_gradient(bias, gradients.dbias, loss, shape.str().c_str());
+      const Tensor wide = gradients.dbias;
+      gradients.dbias = Tensor::empty(shape, DType::kFloat32);
+      ops::attention_backward(r.dout, r.input(), run.result, options, gradients);
+      EXPECT_LE(scaled_difference(gradients.dbias, wide), 1e-7) << shape.str();
+    }
+}
+
 TEST(AttentionGradient, linear) {
   for (const bool causal : {false, true}) {
     const Ragged r = ragged({4, 0, 1, 6}, {4, 0, 1, 6}, 4, 2);

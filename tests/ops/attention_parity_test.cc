@@ -20,6 +20,7 @@ struct RandomProblem {
   ops::AttentionInput input;
   ops::AttentionOptions options;
   Tensor dout;
+  Shape dbias;  // rank 0: not wanted
   std::string text;
 };
 
@@ -73,6 +74,16 @@ Mask random_mask(Random& random, std::int64_t b, std::int64_t h, std::int64_t n,
   }
   if (random.below(8) == 0)
     mask = mask & Mask::additive(random_tensor({n, 1}, DType::kFloat64, random.next_u64()));
+  if (random.below(5) == 0) mask = mask & Mask::alibi(alibi_slopes(h));
+  for (int i = 0; i < 2; ++i)
+    if (random.below(6) == 0) {
+      std::vector<std::int64_t> tokens;
+      for (std::uint64_t g = random.below(4); g > 0; --g)
+        tokens.push_back(static_cast<std::int64_t>(random.below(150)));
+      mask =
+          mask & Mask::window_with_globals(static_cast<std::int64_t>(random.below(40)),
+                                           static_cast<std::int64_t>(random.below(60)) - 1, tokens);
+    }
   return mask;
 }
 
@@ -114,12 +125,19 @@ RandomProblem random_problem(std::uint64_t seed, std::int64_t longest) {
     p.options.dropout_p = 0.3;
     p.options.dropout_key = {random.next_u64(), 5};
   }
-  p.text = fmt::format("seed {} B {} H {}/{} D {} Dv {} N {} S {} {} mask {} dropout {}", seed, b,
-                       heads, kv_heads, d, dv, fmt::join(n, ","), fmt::join(s, ","),
-                       p.ragged        ? "ragged"
-                       : p.heads_first ? "heads first"
-                                       : "padded",
-                       p.options.mask.str(), p.options.dropout_p);
+  if (random.below(4) == 0) p.options.softcap = random.below(2) ? 0.8 : 20;
+  if (random.below(3) == 0) {
+    const auto extent = [&](std::int64_t full) { return random.below(2) ? full : std::int64_t{1}; };
+    p.dbias = random.below(4) == 0 ? Shape{extent(max_n), extent(max_s)}
+                                   : Shape{extent(b), extent(heads), extent(max_n), extent(max_s)};
+  }
+  p.text = fmt::format(
+      "seed {} B {} H {}/{} D {} Dv {} N {} S {} {} mask {} dropout {} softcap {} dbias {}", seed,
+      b, heads, kv_heads, d, dv, fmt::join(n, ","), fmt::join(s, ","),
+      p.ragged        ? "ragged"
+      : p.heads_first ? "heads first"
+                      : "padded",
+      p.options.mask.str(), p.options.dropout_p, p.options.softcap.value_or(0), p.dbias.str());
   return p;
 }
 
@@ -147,6 +165,7 @@ AttentionRun run_strided(const RandomProblem& p) {
     return buffers.back().narrow(larger.rank() - 1, 2, like.dim(-1));
   };
   run.gradients = {view(input.q), view(input.k), view(input.v)};
+  if (p.dbias.rank() > 0) run.gradients.dbias = view(Tensor::empty(p.dbias));
   ops::attention_backward(p.dout, input, run.result, p.options, run.gradients);
   for (const Tensor& buffer : buffers)
     for (std::int64_t row = 0; row < buffer.numel() / buffer.dim(-1); ++row)
@@ -161,6 +180,14 @@ void expect_close(const AttentionRun& a, const AttentionRun& b, const std::strin
   EXPECT_LE(scaled_difference(a.gradients.dq, b.gradients.dq), 5e-6) << "dq " << text;
   EXPECT_LE(scaled_difference(a.gradients.dk, b.gradients.dk), 5e-6) << "dk " << text;
   EXPECT_LE(scaled_difference(a.gradients.dv, b.gradients.dv), 5e-6) << "dv " << text;
+  if (b.gradients.dbias.defined()) {
+    // One element may sum the roundings of all pairs of a batch; the exact sum is often 0.
+    const double pairs = static_cast<double>(a.gradients.dq.numel() * b.gradients.dk.numel()) /
+                         static_cast<double>(std::max<std::int64_t>(a.gradients.dbias.numel(), 1));
+    EXPECT_LE(scaled_difference(a.gradients.dbias, b.gradients.dbias),
+              std::max(5e-6, 1e-8 * std::sqrt(pairs)))
+        << "dbias " << text;
+  }
 }
 
 class AttentionParity : public ::testing::TestWithParam<const char*> {};

@@ -38,38 +38,85 @@ double pairs(OpShape s) {
 const std::vector<OpShape> kShapes = {{1, 1, 1},   {3, 8, 1},    {40, 16, 2},
                                       {70, 33, 1}, {200, 64, 2}, {90, 80, 1}};
 
-OpCase attention_case(bool causal) {
+// Attention over q, k, v under `options`.
+OpCase attention_case(const char* variant,
+                      const std::function<ops::AttentionOptions(OpShape)>& options) {
   OpCase c;
   c.op = "attention";
-  c.variant = causal ? "causal" : "full";
+  c.variant = variant;
   c.parity = kShapes;
   c.tolerance = 5e-6;
   c.gradient = {7, 3, 1};
   c.speed = {2048, 32, 4};
   c.flops = [](OpShape s) { return 4.0 * pairs(s) * static_cast<double>(s.width * 2 * s.extra); };
   c.inputs = queries_keys_values;
-  const auto options = [causal] {
-    ops::AttentionOptions o;
-    if (causal) o.mask = Mask::causal();
-    return o;
-  };
   c.forward = [=](OpShape s, const Tensors& in) {
     const Problem p(s, in);
-    const ops::AttentionResult r = ops::attention(p.input, options());
+    const ops::AttentionResult r = ops::attention(p.input, options(s));
     return Tensors{r.out, r.lse};
   };
   c.backward = [=](OpShape s, const Tensors& in, const Tensors& out, const Tensors& upstream) {
     const Problem p(s, in);
     const Tensors d = empty_like(in);
-    ops::attention_backward(upstream[0], p.input, {out[0], out[1], Tensor()}, options(),
+    ops::attention_backward(upstream[0], p.input, {out[0], out[1], Tensor()}, options(s),
                             {d[0], d[1], d[2]});
     return d;
   };
   return c;
 }
 
+ops::AttentionOptions with_mask(const Mask& mask) {
+  ops::AttentionOptions options;
+  options.mask = mask;
+  return options;
+}
+
+// The same with an additive bias for all sequences and heads as a fourth input.
+OpCase biased_attention_case() {
+  OpCase c = attention_case("bias", {});
+  c.inputs = [](OpShape s, DType dtype, Random& r) {
+    Tensors in = queries_keys_values(s, dtype, r);
+    const std::int64_t n = ragged_rows(s.rows).max_length();
+    in.push_back(random_normal({n, n}, dtype, r));
+    return in;
+  };
+  c.forward = [](OpShape s, const Tensors& in) {
+    const Problem p(s, in);
+    const ops::AttentionResult r = ops::attention(p.input, with_mask(Mask::additive(in[3])));
+    return Tensors{r.out, r.lse};
+  };
+  c.backward = [](OpShape s, const Tensors& in, const Tensors& out, const Tensors& upstream) {
+    const Problem p(s, in);
+    const Tensors d = empty_like(in);
+    ops::attention_backward(upstream[0], p.input, {out[0], out[1], Tensor()},
+                            with_mask(Mask::additive(in[3])), {d[0], d[1], d[2], d[3]});
+    return d;
+  };
+  return c;
+}
+
+std::vector<OpCase> softmax_attention_cases() {
+  return {
+      attention_case("full", [](OpShape) { return ops::AttentionOptions{}; }),
+      attention_case("causal", [](OpShape) { return with_mask(Mask::causal()); }),
+      attention_case("softcap",
+                     [](OpShape) {
+                       ops::AttentionOptions options = with_mask(Mask::causal());
+                       options.softcap = 1.5;
+                       return options;
+                     }),
+      attention_case("alibi",
+                     [](OpShape s) { return with_mask(Mask::alibi(alibi_slopes(2 * s.extra))); }),
+      attention_case("globals",
+                     [](OpShape) {
+                       return with_mask(Mask::window_with_globals(2, 1, {0, 5}));
+                     }),
+      biased_attention_case(),
+  };
+}
+
 OpCase linear_attention_case(bool causal) {
-  OpCase c = attention_case(causal);
+  OpCase c = attention_case(causal ? "causal" : "full", {});
   c.op = "linear_attention";
   // Of a lone token, or with one channel, q and k cancel: their gradients are 0 up to rounding, and
   // a relative difference of zeros says nothing.
@@ -93,8 +140,10 @@ OpCase linear_attention_case(bool causal) {
 }  // namespace
 
 std::vector<OpCase> attention_op_cases() {
-  return {attention_case(false), attention_case(true), linear_attention_case(false),
-          linear_attention_case(true)};
+  std::vector<OpCase> cases = softmax_attention_cases();
+  cases.push_back(linear_attention_case(false));
+  cases.push_back(linear_attention_case(true));
+  return cases;
 }
 
 }  // namespace qkv::testing

@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "base/thread_pool.h"
+#include "kernels/attention_bias.h"
 
 namespace qkv::inline v0::kernels {
 
@@ -56,13 +57,22 @@ struct Head {
   const T* k_row(std::int64_t j) const { return k + j * p.k.token_stride; }
   const T* v_row(std::int64_t j) const { return v + j * p.v.token_stride; }
 
-  // row[j] = scale * q_i k_j + bias, -inf where j is hidden, for all S keys.
-  void scores(std::int64_t i, double* row) const {
+  // row[j] = cap(scale * q_i k_j) + bias, -inf where j is hidden, for all S keys. slopes: null, or
+  // where the derivative of the cap goes.
+  void scores(std::int64_t i, double* row, double* slopes) const {
     std::fill(row, row + s, -kInfinity);
     const std::int64_t end = p.key_end(b, i);
     for (std::int64_t j = p.key_begin(b, i); j < end; ++j) {
-      const double bias = p.mask.array_bias(b, h, i, j);
-      if (bias != -kInfinity) row[j] = p.scale * dot(q_row(i), k_row(j), p.head_size) + bias;
+      const double bias = p.mask.bias(b, h, i, j, i + s - n);
+      if (bias == -kInfinity) continue;
+      double score = p.scale * dot(q_row(i), k_row(j), p.head_size), slope = 1;
+      if (p.softcap != 0) {
+        const double t = std::tanh(score / p.softcap);
+        score = p.softcap * t;
+        slope = 1 - t * t;
+      }
+      row[j] = score + bias;
+      if (slopes) slopes[j] = slope;
     }
   }
   // factors[j] = what dropout multiplies weight j with: 0 or 1 / (1 - p).
@@ -88,7 +98,7 @@ void forward_head(const Head<T>& head) {
   std::vector<double> factors(static_cast<std::size_t>(s), 1.0);
   for (std::int64_t i = 0; i < n; ++i) {
     double* row = scores.row(i);
-    head.scores(i, row);
+    head.scores(i, row, nullptr);
     double largest = -kInfinity, total = 0;
     for (std::int64_t j = 0; j < s; ++j) largest = row[j] > largest ? row[j] : largest;
     for (std::int64_t j = 0; j < s; ++j) {
@@ -113,19 +123,21 @@ void forward_head(const Head<T>& head) {
   }
 }
 
-// Adds the gradients of one query head to dk, dv of its key/value head; writes dq.
+// Adds the gradients of one query head to dk, dv of its key/value head, and to dbias unless null;
+// writes dq.
 template <class T>
-void backward_head(const Head<T>& head, double* dk, double* dv) {
+void backward_head(const Head<T>& head, double* dk, double* dv,
+                   const AttentionBiasGradient* dbias) {
   const AttentionProblem<T>& p = head.p;
   const std::int64_t s = head.s, d_k = p.head_size, d_v = p.value_size;
   const T* dout = p.dout.at(p.queries, head.b, head.h);
   T* dq = p.dq.at(p.queries, head.b, head.h);
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
   Scores weights(head.n, s);
-  std::vector<double> dp(size(s)), factors(size(s), 1.0), sum(size(d_k));
+  std::vector<double> dp(size(s)), factors(size(s), 1.0), slopes(size(s)), sum(size(d_k));
   for (std::int64_t i = 0; i < head.n; ++i) {
     double* row = weights.row(i);
-    head.scores(i, row);
+    head.scores(i, row, slopes.data());
     double largest = -kInfinity, total = 0;
     for (std::int64_t j = 0; j < s; ++j) largest = row[j] > largest ? row[j] : largest;
     for (std::int64_t j = 0; j < s; ++j) {
@@ -147,7 +159,9 @@ void backward_head(const Head<T>& head, double* dk, double* dv) {
     std::fill(sum.begin(), sum.end(), 0.0);
     for (std::int64_t j = 0; j < s; ++j) {
       if (row[j] < 0) continue;
-      const double ds = row[j] * (dp[size(j)] - delta) * p.scale;
+      const double dscore = row[j] * (dp[size(j)] - delta);
+      if (dbias) add_to_bias(*dbias, head.b, head.h, i, j, dscore);
+      const double ds = dscore * slopes[size(j)] * p.scale;
       for (std::int64_t d = 0; d < d_k; ++d) {
         sum[size(d)] += ds * static_cast<double>(head.k_row(j)[d]);
         dk[j * d_k + d] += ds * static_cast<double>(head.q_row(i)[d]);
@@ -177,15 +191,24 @@ void attention_reference(const AttentionProblem<T>& problem) {
 
 template <class T>
 void attention_backward_reference(const AttentionProblem<T>& problem) {
-  parallel_for(problem.batch * problem.kv_heads, [&](std::int64_t item) {
-    const std::int64_t b = item / problem.kv_heads, kv = item % problem.kv_heads;
+  const auto run = [&](std::int64_t b, std::int64_t kv, const AttentionBiasGradient* dbias) {
     const auto s = static_cast<std::size_t>(problem.keys.length(b));
     std::vector<double> dk(s * static_cast<std::size_t>(problem.head_size));
     std::vector<double> dv(s * static_cast<std::size_t>(problem.value_size));
     for (std::int64_t g = 0; g < problem.group(); ++g)
-      backward_head(Head<T>(problem, b, kv * problem.group() + g), dk.data(), dv.data());
+      backward_head(Head<T>(problem, b, kv * problem.group() + g), dk.data(), dv.data(), dbias);
     store_rows(dk, problem.dk.at(problem.keys, b, kv), problem.dk.token_stride, problem.head_size);
     store_rows(dv, problem.dv.at(problem.keys, b, kv), problem.dv.token_stride, problem.value_size);
+  };
+  if (problem.dbias.data != nullptr) {
+    sum_bias_gradient(problem.dbias, problem.batch, problem.kv_heads,
+                      [&](std::int64_t b, std::int64_t kv, const AttentionBiasGradient& sum, bool) {
+                        run(b, kv, &sum);
+                      });
+    return;
+  }
+  parallel_for(problem.batch * problem.kv_heads, [&](std::int64_t item) {
+    run(item / problem.kv_heads, item % problem.kv_heads, nullptr);
   });
 }
 

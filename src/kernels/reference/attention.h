@@ -11,7 +11,7 @@ namespace qkv::inline v0::kernels {
 template <class T>
 void attention_reference(const AttentionProblem<T>& problem);
 
-// Overwrites dq, dk, dv; needs q, k, v and dout (out and lse are computed again).
+// Overwrites dq, dk, dv (and dbias); needs q, k, v and dout (out and lse are computed again).
 template <class T>
 void attention_backward_reference(const AttentionProblem<T>& problem);
 

@@ -8,16 +8,16 @@
 namespace qkv::inline v0::kernels::QKV_ISA {
 
 // Transposes q and dout of every tile, and prepares lse and (if asked) delta = dout . out. The
-// scale of ds is carried by the transposed dout and by delta.
+// scale of ds, if early, is carried by the transposed dout and by delta.
 QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, bool with_delta) {
   const std::int64_t padded = round_up(h.queries, h.tile);
   for (std::int64_t first = 0; first < h.queries; first += h.tile) {
     const std::int64_t count = smaller(h.tile, h.queries - first);
     const std::int64_t width = round_up(count, kLanes);
-    pack_transposed({h.q.data + first * h.q.stride, h.q.stride}, count, h.head_size,
-                    h.scale * kLog2E, b.q + first * h.head_size, width);
+    pack_transposed({h.q.data + first * h.q.stride, h.q.stride}, count, h.head_size, h.query_scale,
+                    b.q + first * h.head_size, width);
     pack_transposed({h.dout.data + first * h.dout.stride, h.dout.stride}, count, h.value_size,
-                    h.scale, b.dout + first * h.value_size, width);
+                    b.early_scale, b.dout + first * h.value_size, width);
   }
   for (std::int64_t i = 0; i < padded; i += kLanes) {
     const F32 lse = load(h.lse + i, first_lanes(h.queries - i));
@@ -35,7 +35,7 @@ QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, bo
       total = fma(load(h.dout.data + i * h.dout.stride + d, lanes),
                   load(h.out.data + i * h.out.stride + d, lanes), total);
     }
-    b.delta[i] = sum(total) * h.scale;
+    b.delta[i] = sum(total) * b.early_scale;
   }
   for (std::int64_t i = h.queries; i < padded; ++i) b.delta[i] = 0;
 }
@@ -109,6 +109,35 @@ QKV_INLINE void gradient_register_in_passes(const FlashHead& h, const FlashTile&
   }
 }
 
+// Gradients of scores, zero where no register sees a key, to the bias.
+QKV_INLINE void give_to_bias(const FlashHead& h, const FlashTile& t, const BackwardBuffers& b,
+                             const TileMask& mask) {
+  for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
+    const RowRange range = rows_of_register(mask, lane, t.keys);
+    for (std::int64_t r = 0; r < range.begin; ++r)
+      store(b.score_gradients + r * t.stride + lane, zero());
+    for (std::int64_t r = range.end; r < t.keys; ++r)
+      store(b.score_gradients + r * t.stride + lane, zero());
+  }
+  h.add_bias_gradient(h.bias_context, t, b.score_gradients);
+}
+
+// What a late scale leaves to do: gradients of capped scores to those of products. A hidden key
+// may have any slope.
+QKV_INLINE void finish_gradients(const FlashHead& h, const FlashTile& t, const BackwardBuffers& b,
+                                 const TileMask& mask) {
+  const F32 scale = set(h.scale);
+  for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
+    const RowRange range = rows_of_register(mask, lane, t.keys);
+    for (std::int64_t r = range.begin; r < range.end; ++r) {
+      float* at = b.score_gradients + r * t.stride + lane;
+      F32 ds = load(at);
+      if (h.softcap != 0) ds = keep(ds != zero(), ds * load(b.cap_slopes + r * t.stride + lane));
+      store(at, ds * scale);
+    }
+  }
+}
+
 // A key block: its rows, and where its gradients go.
 struct KeyBlock {
   FlashRows k, v;
@@ -138,7 +167,7 @@ struct KeyBlock {
                      t.keys, vectors, mask.of_key);
   for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
     const RowRange range = rows_of_register(mask, lane, t.keys);
-    if (mask.partial) mask_scores(mask, b.weights, t.stride, lane, range);
+    finish_scores(h, t, mask, b.weights, b.cap_slopes, lane, range);
     if (h.dropout || block.only)
       gradient_register_in_passes(h, t, b, range, lane, block.only);
     else
@@ -148,6 +177,8 @@ struct KeyBlock {
       zero_beside(b.score_gradients, t.stride, lane, range, t.keys);
     }
   }
+  if (h.add_bias_gradient) give_to_bias(h, t, b, mask);
+  if (h.softcap != 0 || h.add_bias_gradient) finish_gradients(h, t, b, mask);
   const bool finite = !mask.partial || (all_finite(block.k, t.keys, h.head_size) &&
                                         all_finite(q, t.queries, h.head_size) &&
                                         all_finite(g, t.queries, h.value_size));

@@ -6,19 +6,24 @@
 namespace qkv::inline v0::kernels::QKV_ISA {
 
 struct BackwardBuffers {
-  float *q, *dout;     // [D][tile], [Dv][tile] of every query tile, transposed and times scale
-                       // log2(e), and times scale
-  float *lse, *delta;  // of every query; lse in the log2 domain, 0 for -inf; delta times scale
-  float *weights, *dropped;   // [kBackwardKeys][tile]: p, and p after dropout
-  float* score_gradients;     // [kBackwardKeys][tile]: scale dp, then scale ds
-  float* bias;                // [kBackwardKeys][tile]
-  float *k_rows, *v_rows;     // [kBackwardKeys][width]
+  float *q, *dout;  // [D][tile], [Dv][tile] of every query tile, transposed and times scale
+                    // log2(e), and times early_scale
+  float *lse,
+      *delta;  // of every query; lse in the log2 domain, 0 for -inf; delta times early_scale
+  float *weights, *dropped;  // [kBackwardKeys][tile]: p, and p after dropout
+  float* score_gradients;    // [kBackwardKeys][tile]: dp, then ds, times early_scale; then scale ds
+  float* cap_slopes;         // [kBackwardKeys][tile]: what the soft-cap passes of a gradient
+  float* bias;               // [kBackwardKeys][tile]
+  float *k_rows, *v_rows;    // [kBackwardKeys][width]
   float *q_rows, *dout_rows;  // [N][width]
   float *dk, *dv;             // [kBackwardKeys][width]
   float* dq;                  // [N][width]
   // A head of one tile works on the caller's rows. Else rows are copied close together in whole
   // registers, and sums over tiles are kept likewise.
   bool in_place;
+  // Score gradients carry the scale from the first, but where they serve the bias or the soft-cap
+  // before.
+  float early_scale;
 };
 QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
   const std::int64_t tile = h.tile, padded = round_up(h.queries, tile);
@@ -27,6 +32,7 @@ QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
   BackwardBuffers b;
   b.in_place = head_width == h.head_size && value_width == h.value_size && h.queries <= tile &&
                h.keys <= kBackwardKeys;
+  b.early_scale = h.softcap != 0 || h.add_bias_gradient ? 1 : h.scale;
   b.q = h.scratch;
   b.dout = b.q + padded * h.head_size;
   b.lse = b.dout + padded * h.value_size;
@@ -34,7 +40,8 @@ QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
   b.weights = b.delta + padded;
   b.dropped = b.weights + kBackwardKeys * tile;
   b.score_gradients = b.dropped + kBackwardKeys * tile;
-  b.bias = b.score_gradients + kBackwardKeys * tile;
+  b.cap_slopes = b.score_gradients + kBackwardKeys * tile;
+  b.bias = b.cap_slopes + kBackwardKeys * tile;
   b.k_rows = b.bias + kBackwardKeys * tile;
   b.v_rows = b.k_rows + kBackwardKeys * head_width;
   b.q_rows = b.v_rows + kBackwardKeys * value_width;

@@ -143,7 +143,7 @@ QKV_INLINE void forward_weights(const FlashHead& h, const FlashTile& t, const Ti
                                 float* scores, RunningSoftmax& state) {
   for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
     const RowRange range = rows_of_register(mask, lane, t.keys);
-    if (mask.partial) mask_scores(mask, scores, t.stride, lane, range);
+    finish_scores(h, t, mask, scores, nullptr, lane, range);
     softmax_register(scores, t.stride, range, state, lane);
     if (h.dropout) drop_register(h, t, scores, range, lane);
     if (mask.partial) zero_beside(scores, t.stride, lane, range, t.keys);
@@ -166,7 +166,7 @@ QKV_INLINE void forward_weights(const FlashHead& h, const FlashTile& t, const Ti
   }
   bool begun = false;
   if (keys.begin < keys.end)
-    pack_transposed(rows_from(h.q, first), count, h.head_size, h.scale * kLog2E, buffers.q, width);
+    pack_transposed(rows_from(h.q, first), count, h.head_size, h.query_scale, buffers.q, width);
   for (std::int64_t key = first_block; key < keys.end; key += kForwardKeys) {
     const FlashTile tile = {first, count, key, smaller(kForwardKeys, keys.end - key), width};
     bool skip = false;

@@ -33,10 +33,8 @@ QKV_INLINE TileMask tile_mask(const FlashHead& h, const FlashTile& t, float* bia
   if (h.fill_bias && !*skip) {
     const FlashBias kind = h.fill_bias(h.bias_context, t, bias);
     if (kind == FlashBias::kBlocked) *skip = true;
-    if (kind == FlashBias::kPartial) {
-      mask.partial = true;
-      mask.bias = bias;
-    }
+    if (kind == FlashBias::kPartial) mask.partial = true;
+    if (kind == FlashBias::kPartial || kind == FlashBias::kAdded) mask.bias = bias;
   }
   return mask;
 }
@@ -89,6 +87,39 @@ QKV_INLINE void mask_scores(const TileMask& mask, float* scores, std::int64_t st
   const std::int64_t end = clamp_to(lane - mask.of_key.low + 1, begin, range.end);
   mask_rows(mask, scores, stride, lane, {range.begin, begin}, minus_infinity());
   mask_rows(mask, scores, stride, lane, {end, range.end}, minus_infinity());
+}
+
+// Of one register of queries: x = score / cap to cap tanh(x), in the log2 domain. slopes: null, or
+// rows that get 1 - tanh(x)^2.
+QKV_INLINE void cap_scores(float cap, float* scores, float* slopes, std::int64_t stride,
+                           std::int64_t lane, RowRange range) {
+  for (std::int64_t r = range.begin; r < range.end; ++r) {
+    float* at = scores + r * stride + lane;
+    const F32 t = tanh_value(load(at));
+    store(at, t * set(cap));
+    if (slopes) store(slopes + r * stride + lane, fnma(t, t, set(1.0f)));
+  }
+}
+
+// ALiBi: takes slope times the distance between query and key off.
+QKV_INLINE void slope_scores(const FlashHead& h, const FlashTile& t, float* scores,
+                             std::int64_t lane, RowRange range) {
+  const F32 slope = set(h.slope), one = set(1.0f);
+  F32 distance =
+      set(static_cast<float>(t.first_query + lane + h.offset - t.first_key - range.begin)) +
+      to_f32(lane_index());
+  for (std::int64_t r = range.begin; r < range.end; ++r, distance = distance - one) {
+    float* at = scores + r * t.stride + lane;
+    store(at, fnma(slope, abs(distance), load(at)));
+  }
+}
+
+// Products of one register of queries to scores: cap, distance, bias and mask.
+QKV_INLINE void finish_scores(const FlashHead& h, const FlashTile& t, const TileMask& mask,
+                              float* scores, float* slopes, std::int64_t lane, RowRange range) {
+  if (h.softcap != 0) cap_scores(h.softcap, scores, slopes, t.stride, lane, range);
+  if (h.slope != 0) slope_scores(h, t, scores, lane, range);
+  if (mask.partial || mask.bias) mask_scores(mask, scores, t.stride, lane, range);
 }
 
 // The numbers of dropout for 4 keys (a multiple of 4 first) and the queries of a register.

@@ -26,6 +26,9 @@ void run_sigmoid(const float* x, float* y, std::int64_t n) {
 void run_normal_tail(const float* x, float* y, std::int64_t n) {
   map(x, y, n, [](F32 a) QKV_BODY { return normal_tail(a).tail; });
 }
+void run_tanh(const float* x, float* y, std::int64_t n) {
+  map(x, y, n, [](F32 a) QKV_BODY { return tanh_value(a); });
+}
 void run_round(const float* x, float* y, std::int64_t n) {
   map(x, y, n, [](F32 a) QKV_BODY { return round(a); });
 }
@@ -58,8 +61,8 @@ void transpose(const float* x, float* y) {
 
 }  // namespace
 
-const VectorProbe kVectorProbe = {kLanes,      run_exp,         run_exp2,  run_exp2_short,
-                                  run_sigmoid, run_normal_tail, run_round, run_dropout_keep,
-                                  reduce,      copy_some,       transpose};
+const VectorProbe kVectorProbe = {kLanes,           run_exp,         run_exp2,  run_exp2_short,
+                                  run_sigmoid,      run_normal_tail, run_tanh,  run_round,
+                                  run_dropout_keep, reduce,          copy_some, transpose};
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

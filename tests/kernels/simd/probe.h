@@ -15,6 +15,7 @@ struct VectorProbe {
   void (*exp2_short)(const float* x, float* y, std::int64_t n);
   void (*sigmoid)(const float* x, float* y, std::int64_t n);
   void (*normal_tail)(const float* x, float* y, std::int64_t n);
+  void (*tanh)(const float* x, float* y, std::int64_t n);
   void (*round)(const float* x, float* y, std::int64_t n);
   // One bit per channel, kept ones set, for 4 * lanes channels from 8 * block on.
   std::uint64_t (*dropout_keep)(std::uint64_t key, std::uint32_t block, std::uint32_t token,
