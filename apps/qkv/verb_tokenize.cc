@@ -7,9 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "qkv/tokenizer.h"
+
 #include "base/check.h"
 #include "terminal.h"
-#include "text/tokenizer.h"
 #include "verbs.h"
 
 namespace qkv::inline v0 {

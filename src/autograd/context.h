@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <string>
 
+#include "qkv/layout.h"
 #include "qkv/random_key.h"
 
 #include "autograd/var.h"
-#include "tensor/layout.h"
 
 namespace qkv::inline v0 {
 

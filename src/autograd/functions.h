@@ -11,9 +11,10 @@
 #include <optional>
 #include <span>
 
+#include "qkv/attention.h"
+
 #include "autograd/context.h"
 #include "autograd/var.h"
-#include "ops/attention.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/pooling.h"

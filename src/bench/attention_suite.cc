@@ -7,13 +7,14 @@
 
 #include <fmt/format.h>
 
+#include "qkv/attention.h"
+#include "qkv/layout.h"
+
 #include "base/check.h"
 #include "base/file.h"
 #include "base/random.h"
 #include "bench/inputs.h"
 #include "bench/suites.h"
-#include "ops/attention.h"
-#include "tensor/layout.h"
 
 namespace qkv::inline v0::bench {
 namespace {

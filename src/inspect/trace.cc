@@ -6,11 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "qkv/layout.h"
+
 #include "autograd/context.h"
 #include "base/check.h"
 #include "base/thread_pool.h"
 #include "ops/softmax.h"
-#include "tensor/layout.h"
 
 namespace qkv::inline v0::inspect {
 namespace {

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "qkv/tensor.h"
+#include "qkv/tokenizer.h"
 
 #include "base/json.h"
 #include "inspect/figures.h"
 #include "models/encoder_classifier.h"
-#include "text/tokenizer.h"
 
 namespace qkv::inline v0::inspect {
 

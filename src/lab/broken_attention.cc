@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "qkv/tokenizer.h"
+
 #include "base/check.h"
 #include "lab/lab.h"
 #include "lab/padded_encoder.h"
@@ -17,7 +19,6 @@
 #include "lab/short_training.h"
 #include "models/encoder_classifier.h"
 #include "text/dataset.h"
-#include "text/tokenizer.h"
 
 namespace qkv::inline v0::lab {
 

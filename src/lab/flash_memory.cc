@@ -7,12 +7,13 @@
 
 #include <fmt/format.h>
 
+#include "qkv/attention.h"
+
 #include "base/memory.h"
 #include "base/thread_pool.h"
 #include "lab/draw.h"
 #include "lab/lab.h"
 #include "lab/plot.h"
-#include "ops/attention.h"
 
 namespace qkv::inline v0::lab {
 

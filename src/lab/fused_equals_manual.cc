@@ -6,9 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "qkv/attention.h"
+
 #include "lab/draw.h"
 #include "lab/lab.h"
-#include "ops/attention.h"
 #include "ops/linear.h"
 #include "ops/softmax.h"
 

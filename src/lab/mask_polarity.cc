@@ -4,9 +4,10 @@
 
 #include <fmt/format.h>
 
+#include "qkv/attention.h"
+
 #include "lab/draw.h"
 #include "lab/lab.h"
-#include "ops/attention.h"
 
 namespace qkv::inline v0::lab {
 

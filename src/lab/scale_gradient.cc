@@ -5,10 +5,11 @@
 
 #include <fmt/format.h>
 
+#include "qkv/attention.h"
+
 #include "lab/draw.h"
 #include "lab/lab.h"
 #include "lab/plot.h"
-#include "ops/attention.h"
 
 namespace qkv::inline v0::lab {
 

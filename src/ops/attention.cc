@@ -1,4 +1,4 @@
-#include "ops/attention.h"
+#include "qkv/attention.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,11 +1,11 @@
 // LayerNorm and RMSNorm, with the residual sum and dropout in front fused into the same pass.
 #pragma once
 
+#include "qkv/layout.h"
 #include "qkv/random_key.h"
 #include "qkv/tensor.h"
 
 #include "ops/linear.h"
-#include "tensor/layout.h"
 
 namespace qkv::inline v0::ops {
 

@@ -3,9 +3,8 @@
 
 #include <string_view>
 
+#include "qkv/layout.h"
 #include "qkv/tensor.h"
-
-#include "tensor/layout.h"
 
 namespace qkv::inline v0::ops {
 

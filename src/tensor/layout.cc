@@ -1,4 +1,4 @@
-#include "tensor/layout.h"
+#include "qkv/layout.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
 // Layouts that callers may have put together by hand.
 #pragma once
 
-#include "tensor/layout.h"
+#include "qkv/layout.h"
 
 namespace qkv::inline v0 {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tensor/layout.h"
+#include "qkv/layout.h"
 
 namespace qkv::inline v0 {
 

@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "qkv/tokenizer.h"
+
 #include "base/function_ref.h"
 #include "base/json.h"
 #include "text/added_tokens.h"
@@ -16,7 +18,6 @@
 #include "text/post_processor.h"
 #include "text/pre_tokenizer.h"
 #include "text/token_model.h"
-#include "text/tokenizer.h"
 
 namespace qkv::inline v0::text {
 

@@ -9,9 +9,10 @@
 #include <string_view>
 #include <vector>
 
+#include "qkv/tokenizer.h"
+
 #include "base/json.h"
 #include "models/config.h"
-#include "text/tokenizer.h"
 #include "train/schedule.h"
 
 namespace qkv::inline v0::train {

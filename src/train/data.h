@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "qkv/tokenizer.h"
+
 #include "text/dataset.h"
-#include "text/tokenizer.h"
 #include "train/config.h"
 
 namespace qkv::inline v0::train {

@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "qkv/tokenizer.h"
+
 #include "models/encoder_classifier.h"
 #include "text/dataset.h"
-#include "text/tokenizer.h"
 #include "train/run_folder.h"
 
 namespace qkv::inline v0::train {

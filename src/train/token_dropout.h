@@ -6,8 +6,9 @@
 #include <optional>
 #include <vector>
 
+#include "qkv/tokenizer.h"
+
 #include "text/dataset.h"
-#include "text/tokenizer.h"
 
 namespace qkv::inline v0::train {
 

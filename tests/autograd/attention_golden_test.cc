@@ -4,8 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "qkv/attention.h"
+
 #include "io/safetensors.h"
-#include "ops/attention.h"
 #include "support/tensors.h"
 
 using namespace qkv;

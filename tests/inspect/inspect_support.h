@@ -4,9 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "qkv/tokenizer.h"
+
 #include "inspect/trace.h"
 #include "models/encoder_classifier.h"
-#include "text/tokenizer.h"
 
 namespace qkv::testing {
 

@@ -8,10 +8,11 @@
 
 #include <gtest/gtest.h>
 
+#include "qkv/attention.h"
+#include "qkv/layout.h"
+
 #include "base/random.h"
-#include "ops/attention.h"
 #include "support/tensors.h"
-#include "tensor/layout.h"
 
 namespace qkv::testing {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "text/tokenizer.h"
+#include "qkv/tokenizer.h"
 
 int main(int argc, char** argv) {
   if (argc != 5) {

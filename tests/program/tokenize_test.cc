@@ -4,10 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include "qkv/tokenizer.h"
+
 #include "base/json.h"
 #include "support/files.h"
 #include "support/process.h"
-#include "text/tokenizer.h"
 
 namespace {
 using namespace qkv;

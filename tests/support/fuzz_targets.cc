@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include "qkv/error.h"
+#include "qkv/tokenizer.h"
 
 #include "base/json.h"
 #include "io/safetensors.h"
 #include "text/dataset.h"
-#include "text/tokenizer.h"
 #include "text/unicode.h"
 
 namespace qkv::testing {

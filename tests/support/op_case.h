@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "qkv/layout.h"
 #include "qkv/tensor.h"
 
 #include "base/random.h"
 #include "support/tensors.h"
-#include "tensor/layout.h"
 
 namespace qkv::testing {
 

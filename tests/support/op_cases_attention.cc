@@ -1,5 +1,6 @@
 // The cases of attention.
-#include "ops/attention.h"
+#include "qkv/attention.h"
+
 #include "support/op_case.h"
 
 namespace qkv::testing {

@@ -5,10 +5,11 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
+#include "qkv/tokenizer.h"
+
 #include "text/dataset.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
-#include "text/tokenizer.h"
 #include "text/unicode.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "text/tokenizer.h"
+#include "qkv/tokenizer.h"
 
 #include <ctime>
 #include <numeric>

@@ -3,13 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include "qkv/tokenizer.h"
+
 #include "base/file.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "support/files.h"
 #include "text/dataset.h"
 #include "text/token_model.h"
-#include "text/tokenizer.h"
 
 namespace {
 using namespace qkv;
