@@ -69,7 +69,7 @@ class Reader {
     try {
       return parse(name);
     } catch (const ConfigError& error) {
-      fail<ModelError>("config.json", "{}: {}", key, error.what());
+      fail<ModelError>("config.json", "{}: {}", key, error_reason(error));
     }
   }
 

@@ -176,7 +176,7 @@ EncoderClassifier EncoderClassifier::load(const std::filesystem::path& folder) {
     try {
       return EncoderConfig::from_json(Json::parse(read_file(path), path));
     } catch (const DataError& error) {
-      fail<ModelError>("config.json", "expected JSON, got {}", error.what());
+      fail<ModelError>(path.c_str(), "{}", error_reason(error));
     }
   }();
   const io::SafetensorsFile file = io::SafetensorsFile::open(folder / "model.safetensors");

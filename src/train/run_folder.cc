@@ -69,7 +69,8 @@ std::optional<RunFacts> read_run_facts(const fs::path& folder) {
     facts.configuration = json.at("configuration");
     return facts;
   } catch (const DataError& error) {
-    fail<ModelError>("run", "expected the record of a run in {}: {}", file.string(), error.what());
+    fail<ModelError>("run", "expected the record of a run in {}: {}", file.string(),
+                     error_reason(error));
   }
 }
 

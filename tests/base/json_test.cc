@@ -111,6 +111,14 @@ TEST(Json, refuses_deep_nesting_without_recursion) {
   EXPECT_NE(error_of("[[1]]", 1), "");
 }
 
+TEST(Json, b77_escapes_and_odd_bodies) {
+  EXPECT_EQ(Json::parse(R"("\ud83d\ude00")").as_string(), "\xF0\x9F\x98\x80");
+  EXPECT_EQ(Json::parse(R"("a\u0000b")").as_string(), std::string("a\0b", 3));
+  for (const char* text : {R"("\ud83d")", R"("\ude00x")", "\"\xFF\"", "", "[1,]"})
+    EXPECT_NE(error_of(text), "") << text;
+  EXPECT_TRUE(Json::parse("\xEF\xBB\xBF{}").is_object());  // a byte order mark is passed over
+}
+
 TEST(Json, names_the_wrong_type) {
   const Json value = Json::parse(R"({"a":"x"})");
   try {

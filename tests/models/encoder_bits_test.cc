@@ -102,7 +102,7 @@ TEST(EncoderBits, weights_do_not_depend_on_threads) {
   }
 }
 
-TEST(EncoderBatch, b14_b71_a_text_alone_equals_the_text_in_a_batch) {
+TEST(EncoderBatch, b14_b23_b71_a_text_alone_equals_the_text_in_a_batch) {
   for (EncoderConfig config : {wide_config(), tiny_config(), tiny_bert(), tiny_modern()}) {
     config.max_positions = 70;
     const EncoderClassifier model(config, 5);

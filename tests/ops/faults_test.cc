@@ -120,6 +120,25 @@ TEST(CrossEntropy, b29_ignored_row_may_hold_anything) {
   for (int j = 0; j < 4; ++j) EXPECT_EQ(r.dlogits.data<float>()[4 + j], 0.0f);
 }
 
+TEST(Embedding, b42_ids_outside_the_table_are_errors) {
+  const Tensor table = Tensor::zeros({5, 4}), gradient = Tensor::zeros({5, 4});
+  for (const std::int32_t id : {-100, -1, 5, 0x7fffffff}) {
+    const std::int32_t ids[] = {4, id};
+    EXPECT_THROW(ops::embedding(ids, table), ArgumentError) << id;
+    EXPECT_THROW(ops::embedding_backward(Tensor::zeros({2, 4}), ids, gradient, 1, ops::Into::kAdd),
+                 ArgumentError)
+        << id;
+  }
+}
+
+TEST(CrossEntropy, b42_only_the_agreed_number_is_ignored) {
+  const Tensor logits = Tensor::zeros({2, 4});
+  for (const std::int32_t target : {-99, -1, 4, 0x7fffffff}) {
+    const std::int32_t targets[] = {-100, target};
+    EXPECT_THROW(ops::cross_entropy(logits, targets, {}, true), ArgumentError) << target;
+  }
+}
+
 TEST(GradientNorm, b31_large_finite_and_infinite) {
   EXPECT_TRUE(std::isinf(ops::sum_of_squares(vec({kInf, 1}))));
   EXPECT_TRUE(std::isnan(ops::sum_of_squares(vec({NAN, 1}))));

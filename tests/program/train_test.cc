@@ -412,11 +412,20 @@ TEST(ClassifyProgram, damaged_models_end_in_1) {
   fs::resize_file(cut / "model.safetensors", bytes.size() / 2);
   fs::remove(no_tokenizer / "tokenizer.json");
   write_file_atomic(run / "run.json", "{\"format_version\":");
-  for (const fs::path& model : {nan, cut, no_tokenizer, run}) {
+  const fs::path config = copy("config"), deep = copy("deep");
+  write_file_atomic(config / "config.json", "{\"model_type\":");
+  write_file_atomic(deep / "tokenizer.json", std::string(100000, '['));
+  for (const auto& [model, message] : std::vector<std::pair<fs::path, std::string>>{
+           {nan, "classifier.bias: expected finite numbers"},
+           {cut, "the file is cut off"},
+           {no_tokenizer, "tokenizer"},
+           {run, "run.json: expected valid JSON"},
+           {config, "config.json] expected valid JSON"},
+           {deep, "nested at most 256 deep"}}) {
     const Finished answer = run_qkv({"classify", model.string(), "I see the red car"});
     EXPECT_EQ(answer.status, 1) << model << answer.err;
     EXPECT_EQ(answer.out, "") << model;
-    EXPECT_FALSE(answer.err.empty());
+    EXPECT_TRUE(has(answer.err, message)) << answer.err;
   }
 }
 
