@@ -19,7 +19,7 @@ namespace {
 constexpr double kStep = 1e-5;
 
 qkv::Tensor made_up(const qkv::Shape& shape, double phase) {
-  const qkv::Tensor x = qkv::Tensor::empty(shape, qkv::DType::kFloat64);
+  qkv::Tensor x = qkv::Tensor::empty(shape, qkv::DType::kFloat64);
   for (std::int64_t i = 0; i < x.numel(); ++i)
     x.data<double>()[i] = std::sin(2.3 * static_cast<double>(i) + phase);
   return x;

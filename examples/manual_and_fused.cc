@@ -20,7 +20,7 @@ constexpr std::int64_t kHeads = 4, kHeadSize = 64;
 
 template <class T>
 qkv::Tensor made_up(std::int64_t n, double phase) {
-  const qkv::Tensor x = qkv::Tensor::empty({1, kHeads, n, kHeadSize}, qkv::dtype_of<T>());
+  qkv::Tensor x = qkv::Tensor::empty({1, kHeads, n, kHeadSize}, qkv::dtype_of<T>());
   for (std::int64_t i = 0; i < x.numel(); ++i) {
     const double u = std::sin(12.9898 * static_cast<double>(i % 100003) + phase) * 43758.5453;
     x.data<T>()[i] = static_cast<T>(4 * (u - std::floor(u)) - 2);
@@ -32,7 +32,7 @@ qkv::Tensor made_up(std::int64_t n, double phase) {
 template <class T>
 qkv::Tensor manual(const qkv::Tensor& q, const qkv::Tensor& k, const qkv::Tensor& v) {
   const std::int64_t n = q.dim(2), d = kHeadSize;
-  const qkv::Tensor out = qkv::Tensor::zeros(q.shape(), q.dtype());
+  qkv::Tensor out = qkv::Tensor::zeros(q.shape(), q.dtype());
   std::vector<T> scores(static_cast<std::size_t>(n * n));
   const T scale = static_cast<T>(1 / std::sqrt(static_cast<double>(d)));
   for (std::int64_t head = 0; head < kHeads; ++head) {

@@ -27,7 +27,7 @@ void show(const char* step, const qkv::Tensor& x, const char* meaning) {
 
 // Values that look random and are the same on every run.
 qkv::Tensor made_up(const qkv::Shape& shape, double scale, double phase) {
-  const qkv::Tensor x = qkv::Tensor::empty(shape, qkv::DType::kFloat64);
+  qkv::Tensor x = qkv::Tensor::empty(shape, qkv::DType::kFloat64);
   for (std::int64_t i = 0; i < x.numel(); ++i)
     x.data<double>()[i] = scale * std::sin(1.7 * static_cast<double>(i) + phase);
   return x;
@@ -36,7 +36,7 @@ qkv::Tensor made_up(const qkv::Shape& shape, double scale, double phase) {
 // y = x w^T. x: [T, K], w: [N, K] -> [T, N]
 qkv::Tensor multiply(const qkv::Tensor& x, const qkv::Tensor& w) {
   const std::int64_t t = x.dim(0), k = x.dim(1), n = w.dim(0);
-  const qkv::Tensor y = qkv::Tensor::zeros({t, n}, qkv::DType::kFloat64);
+  qkv::Tensor y = qkv::Tensor::zeros({t, n}, qkv::DType::kFloat64);
   for (std::int64_t i = 0; i < t; ++i) {
     for (std::int64_t j = 0; j < n; ++j) {
       for (std::int64_t l = 0; l < k; ++l)
@@ -54,7 +54,7 @@ double at(const qkv::Tensor& x, std::int64_t token, std::int64_t head, std::int6
 // before it.
 qkv::Tensor weights_of(const qkv::Tensor& q, const qkv::Tensor& k, std::int64_t head) {
   const std::int64_t n = q.dim(0);
-  const qkv::Tensor p = qkv::Tensor::zeros({n, n}, qkv::DType::kFloat64);
+  qkv::Tensor p = qkv::Tensor::zeros({n, n}, qkv::DType::kFloat64);
   for (std::int64_t i = 0; i < n; ++i) {
     // Scores of the visible keys only: what is masked is never computed, rather than set to a large
     // negative number.

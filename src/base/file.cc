@@ -192,7 +192,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
   if (S_ISDIR(info.st_mode)) io_fail("read", path, EISDIR);
   require<IoError>(S_ISREG(info.st_mode), "file",
                    "expected '{}' to be a regular file, got a device or pipe", path.string());
-  const std::shared_ptr<MappedFile> mapped(new MappedFile);
+  std::shared_ptr<MappedFile> mapped(new MappedFile);
   if (info.st_size == 0) return mapped;
   const auto size = static_cast<std::size_t>(info.st_size);
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);

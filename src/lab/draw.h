@@ -1,6 +1,7 @@
 // Random tensors for experiments.
 #pragma once
 
+#include "qkv/attention.h"
 #include "qkv/tensor.h"
 
 #include "base/random.h"
@@ -13,6 +14,16 @@ inline Tensor normal_tensor(Random& random, const Shape& shape, DType dtype = DT
   double* data = x.data<double>();
   for (std::int64_t i = 0; i < x.numel(); ++i) data[i] = random.normal();
   return x.to(dtype);
+}
+
+// Queries, keys and values of one head, drawn in this order.
+inline ops::AttentionInput normal_attention(Random& random, std::int64_t queries, std::int64_t keys,
+                                            std::int64_t width) {
+  ops::AttentionInput input;
+  input.q = normal_tensor(random, {1, queries, 1, width});
+  input.k = normal_tensor(random, {1, keys, 1, width});
+  input.v = normal_tensor(random, {1, keys, 1, width});
+  return input;
 }
 
 }  // namespace qkv::inline v0::lab

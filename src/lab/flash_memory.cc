@@ -41,11 +41,7 @@ class OneThread {
 
 ops::AttentionInput random_input(std::uint64_t seed, std::int64_t length) {
   Random random(seed, static_cast<std::uint64_t>(length));
-  ops::AttentionInput input;
-  input.q = normal_tensor(random, {1, length, 1, kWidth});
-  input.k = normal_tensor(random, {1, length, 1, kWidth});
-  input.v = normal_tensor(random, {1, length, 1, kWidth});
-  return input;
+  return normal_attention(random, length, length, kWidth);
 }
 
 // Bytes beyond the input, from the account of all tensors and workspaces.

@@ -56,11 +56,9 @@ std::size_t display_width(std::string_view text) {
   std::size_t width = 0;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x80) {
-      width += 1;
-    } else if (byte >= 0xE3) {
+    if (byte >= 0xE3) {
       width += 2;
-    } else if (byte >= 0xC0) {
+    } else if (byte < 0x80 || byte >= 0xC0) {  // not a character's later bytes
       width += 1;
     }
   }

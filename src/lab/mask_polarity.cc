@@ -23,10 +23,7 @@ constexpr bool kArrayIsNoMask =
 
 Result run_mask_polarity(const Options& options) {
   Random random(options.seed);
-  ops::AttentionInput input;
-  input.q = normal_tensor(random, {1, kLength, 1, kWidth});
-  input.k = normal_tensor(random, {1, kLength, 1, kWidth});
-  input.v = normal_tensor(random, {1, kLength, 1, kWidth});
+  const ops::AttentionInput input = normal_attention(random, kLength, kLength, kWidth);
   const Tensor flags = Tensor::empty({kLength, kLength}, DType::kBool);
   for (std::int64_t i = 0; i < flags.numel(); ++i) flags.data<bool>()[i] = random.uniform() < 0.75;
   ops::AttentionOptions keep, block;

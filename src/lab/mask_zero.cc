@@ -49,10 +49,7 @@ Tensor weights_with(const Tensor& scores, F change) {
 
 Result run_mask_zero(const Options& options) {
   Random random(options.seed);
-  ops::AttentionInput input;
-  input.q = normal_tensor(random, {1, kLength, 1, kWidth});
-  input.k = normal_tensor(random, {1, kLength, 1, kWidth});
-  input.v = normal_tensor(random, {1, kLength, 1, kWidth});
+  const ops::AttentionInput input = normal_attention(random, kLength, kLength, kWidth);
   const Tensor q = input.q.reshape({kLength, kWidth}).clone();
   for (std::int64_t i = 0; i < q.numel(); ++i)
     q.data<float>()[i] /= std::sqrt(static_cast<float>(kWidth));

@@ -82,10 +82,7 @@ Result run_scale_gradient(const Options& options) {
                   {{"norm of dL/dQ", {}}, {"median row", {}}}};
   for (std::int64_t width = 8; width <= 4096; width *= 2) {
     Random random(options.seed, static_cast<std::uint64_t>(width));
-    ops::AttentionInput input;
-    input.q = normal_tensor(random, {1, queries, 1, width});
-    input.k = normal_tensor(random, {1, keys, 1, width});
-    input.v = normal_tensor(random, {1, keys, 1, width});
+    const ops::AttentionInput input = normal_attention(random, queries, keys, width);
     const Tensor dout = normal_tensor(random, {1, queries, 1, width});
     const double root = std::sqrt(static_cast<double>(width));
     const Side with = measure(input, dout, 1 / root), without = measure(input, dout, 1);

@@ -37,7 +37,7 @@ ops::DropoutOptions dropout_of(double p, const RaggedLayout& layout) {
 TEST(Gradcheck, finds_a_wrong_gradient) {
   const Var x = input({2, 3}, 1);
   const auto wrong = [&](Context& context) {
-    const Var y(ops::add(x.value(), x.value()), context.tape != nullptr);
+    Var y(ops::add(x.value(), x.value()), context.tape != nullptr);
     if (context.tape != nullptr) {  // misses the factor 2
       context.tape->record("wrong", y,
                            [g = x.gradient()](const Tensor& dy) { g.accumulate(dy, true); });

@@ -8,18 +8,14 @@
 
 #include "inspect/trace.h"
 #include "models/encoder_classifier.h"
+#include "models/encoder_support.h"
 
 namespace qkv::testing {
 
-inline EncoderConfig tiny_config() {
-  EncoderConfig c;
-  c.d_model = 16;
-  c.num_layers = 2;
-  c.num_heads = 4;
-  c.d_ff = 24;
+inline EncoderConfig traced_config() {
+  EncoderConfig c = tiny_config();
   c.max_positions = 64;
   c.vocab_size = 60;
-  c.attention_dropout = c.hidden_dropout = c.activation_dropout = c.embedding_dropout = 0;
   c.labels = {"card", "order", "other"};
   return c;
 }
@@ -30,7 +26,7 @@ struct TinyClassifier {
             Tokenizer::train(std::vector<std::string>{"where is my card", "我的 card",
                                                       "<script>alert(1)</script>", "the order"},
                              {.kind = TokenizerKind::kChar, .vocab_size = 60, .min_frequency = 1})),
-        model(tiny_config(), 1) {}
+        model(traced_config(), 1) {}
 
   inspect::Trace trace(const std::string& text) const {
     return inspect::trace_text(model, tokenizer.encode(text), text);

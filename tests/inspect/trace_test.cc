@@ -81,7 +81,7 @@ TEST(Trace, text_beyond_the_position_table_is_refused) {
 
 namespace {
 Tensor square(std::int64_t n, double (*weight)(std::int64_t i, std::int64_t j, std::int64_t n)) {
-  const Tensor t = Tensor::zeros({n, n});
+  Tensor t = Tensor::zeros({n, n});
   for (std::int64_t i = 0; i < n; ++i) {
     double sum = 0;
     for (std::int64_t j = 0; j < n; ++j) sum += weight(i, j, n);
@@ -179,7 +179,7 @@ TEST(Slice, long_tensors_are_shortened_in_text_only) {
 }
 
 TEST(Positions, sinusoidal_differences_keep_their_norm_and_not_their_direction) {
-  EncoderConfig config = tiny_config();
+  EncoderConfig config = traced_config();
   config.positions = PositionKind::kSinusoidal;
   config.d_model = 512;
   config.max_positions = 1006;
@@ -194,11 +194,11 @@ TEST(Positions, sinusoidal_differences_keep_their_norm_and_not_their_direction) 
 }
 
 TEST(Positions, short_tables_and_models_without_positions_say_so) {
-  const PositionReport learned = position_report(EncoderClassifier(tiny_config(), 1));
+  const PositionReport learned = position_report(EncoderClassifier(traced_config(), 1));
   EXPECT_EQ(learned.kind, "learned");
   EXPECT_EQ(learned.steps.size(), 1u);
   EXPECT_TRUE(learned.to_json().at("cosine").is_null());
-  EncoderConfig config = tiny_config();
+  EncoderConfig config = traced_config();
   config.positions = PositionKind::kNone;
   const PositionReport none = position_report(EncoderClassifier(config, 1));
   EXPECT_FALSE(none.codes.defined());

@@ -19,7 +19,7 @@ Tensor any_tensor() {
   std::vector<std::int64_t> dims;
   for (int n = *rc::gen::inRange(0, 5); n > 0; --n)
     dims.push_back(*rc::gen::inRange<std::int64_t>(0, 6));
-  const Tensor tensor =
+  Tensor tensor =
       Tensor::empty(Shape(dims), kTypes[*rc::gen::inRange<std::size_t>(0, std::size(kTypes))]);
   const auto byte = *rc::gen::arbitrary<unsigned char>();
   auto* bytes = static_cast<unsigned char*>(tensor.raw());

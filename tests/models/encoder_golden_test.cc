@@ -61,13 +61,6 @@ struct Golden {
   }
 };
 
-struct Form {
-  std::string name;
-  EncoderConfig config;
-};
-// NOLINTNEXTLINE(readability-identifier-naming): the name that gtest looks for.
-void PrintTo(const Form& form, std::ostream* out) { *out << form.name; }
-
 }  // namespace
 
 class EncoderGolden : public ::testing::TestWithParam<Form> {};

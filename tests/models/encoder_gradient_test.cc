@@ -11,13 +11,6 @@ using namespace qkv::testing;
 
 namespace {
 
-struct Form {
-  std::string name;
-  EncoderConfig config;
-};
-// NOLINTNEXTLINE(readability-identifier-naming): the name that gtest looks for.
-void PrintTo(const Form& form, std::ostream* out) { *out << form.name; }
-
 std::vector<Form> forms() {
   std::vector<Form> forms;
   const auto add = [&](const char* name, EncoderConfig config, auto&& change) {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <numeric>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -67,5 +67,13 @@ inline EncoderConfig tiny_modern() {
 inline void set_dropouts(EncoderConfig& c, double p) {
   c.attention_dropout = c.hidden_dropout = c.activation_dropout = c.embedding_dropout = p;
 }
+
+// A named configuration, as the parameter of a test.
+struct Form {
+  std::string name;
+  EncoderConfig config;
+};
+// NOLINTNEXTLINE(readability-identifier-naming): the name that gtest looks for.
+inline void PrintTo(const Form& form, std::ostream* out) { *out << form.name; }
 
 }  // namespace qkv::testing

@@ -193,7 +193,7 @@ TEST_P(AttentionProperties, nothing_is_read_or_written_beyond_the_buffers) {
         std::vector<std::unique_ptr<Guarded>> memory;
         const auto make = [&](std::uint64_t seed) {
           memory.push_back(std::make_unique<Guarded>(bytes, at_end));
-          const Tensor tensor = memory.back()->tensor(shape);
+          Tensor tensor = memory.back()->tensor(shape);
           tensor.copy_from(random_tensor(shape, DType::kFloat32, seed));
           return tensor;
         };

@@ -13,15 +13,12 @@
 #include "base/json.h"
 #include "support/files.h"
 #include "support/process.h"
+#include "support/strings.h"
 
 using namespace qkv;
 using namespace qkv::testing;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 // A folder whose lock this test holds, as bench/compare_attention.py does. Programs that are run
 // inherit the descriptor.

@@ -4,15 +4,10 @@
 #include "base/json.h"
 #include "support/files.h"
 #include "support/process.h"
+#include "support/strings.h"
 
 using namespace qkv;
 using namespace qkv::testing;
-
-namespace {
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-}  // namespace
 
 TEST(Program, help_names_the_verbs_and_goes_to_stdout) {
   const Finished help = run_qkv({"--help"});

@@ -12,19 +12,16 @@
 #include "models/encoder_classifier.h"
 #include "support/files.h"
 #include "support/process.h"
+#include "support/strings.h"
 
 using namespace qkv;
 using namespace qkv::testing;
 
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // A model folder with a space and Chinese in its name.
 std::filesystem::path make_model(const TempFolder& folder) {
-  const std::filesystem::path path = folder / "my 模型";
+  std::filesystem::path path = folder / "my 模型";
   EncoderConfig c;
   c.d_model = 16;
   c.num_layers = 2;

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "support/files.h"
 #include "support/process.h"
+#include "support/strings.h"
 #include "support/tiny_task.h"
 
 using namespace qkv;
@@ -18,10 +19,6 @@ using namespace qkv::testing;
 namespace fs = std::filesystem;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::vector<Json> json_lines(const std::string& text) {
   std::vector<Json> out;
@@ -47,7 +44,7 @@ bool same_file(const fs::path& a, const fs::path& b) { return read_file(a) == re
 const fs::path& trained_model() {
   static const TinyTask task(90);
   static const fs::path folder = [] {
-    const fs::path out = task.folder / "model";
+    fs::path out = task.folder / "model";
     const Finished run = run_train(task, out, {"--set", "train.epochs=12", "train.accumulate=1"});
     EXPECT_EQ(run.status, 0) << run.err;
     return out;

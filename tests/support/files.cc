@@ -22,7 +22,7 @@ TempFolder::~TempFolder() {
 }
 
 fs::path TempFolder::write(const std::string& name, std::string_view bytes) const {
-  const fs::path path = path_ / name;
+  fs::path path = path_ / name;
   std::ofstream(path, std::ios::binary)
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return path;
@@ -38,7 +38,7 @@ std::vector<std::string> list_folder(const fs::path& folder) {
 
 std::optional<fs::path> shared_path(const std::string& relative) {
   const char* given = std::getenv("QKV_SHARED");
-  const fs::path path =
+  fs::path path =
       (given != nullptr ? fs::path(given) : fs::path(QKV_SOURCE_DIR) / ".." / "shared") / relative;
   if (!fs::exists(path)) return std::nullopt;
   return path;

@@ -14,6 +14,7 @@
 
 #include "base/json.h"
 #include "io/safetensors.h"
+#include "support/strings.h"
 #include "text/dataset.h"
 #include "text/unicode.h"
 
@@ -76,12 +77,6 @@ bool is_utf8(std::string_view text) {
     at += n;
   }
   return true;
-}
-
-std::string csv_field(const std::string& field) {
-  std::string out = "\"";
-  for (const char c : field) out += c == '"' ? "\"\"" : std::string(1, c);
-  return out + "\"";
 }
 
 void check_encoding(const Tokenizer& tokenizer, std::string_view text) {

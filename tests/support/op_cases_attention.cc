@@ -58,7 +58,7 @@ OpCase attention_case(const char* variant,
   };
   c.backward = [=](OpShape s, const Tensors& in, const Tensors& out, const Tensors& upstream) {
     const Problem p(s, in);
-    const Tensors d = empty_like(in);
+    Tensors d = empty_like(in);
     ops::attention_backward(upstream[0], p.input, {out[0], out[1], Tensor()}, options(s),
                             {d[0], d[1], d[2]});
     return d;
@@ -131,7 +131,7 @@ OpCase linear_attention_case(bool causal) {
   };
   c.backward = [=](OpShape s, const Tensors& in, const Tensors&, const Tensors& upstream) {
     const Problem p(s, in);
-    const Tensors d = empty_like(in);
+    Tensors d = empty_like(in);
     ops::linear_attention_backward(upstream[0], p.input, causal, {d[0], d[1], d[2]});
     return d;
   };

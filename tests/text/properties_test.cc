@@ -7,6 +7,7 @@
 
 #include "qkv/tokenizer.h"
 
+#include "support/strings.h"
 #include "text/dataset.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
@@ -14,6 +15,7 @@
 
 namespace {
 using namespace qkv;
+using qkv::testing::csv_field;
 
 // Texts of all scripts, with blanks, quotes and symbols more often than chance has them.
 std::string any_text() {
@@ -27,12 +29,6 @@ std::string any_text() {
   std::string text;
   for (const std::uint32_t c : chars) text::append_utf8(text, static_cast<char32_t>(c));
   return text;
-}
-
-std::string csv_field(const std::string& field) {
-  std::string out = "\"";
-  for (const char c : field) out += c == '"' ? "\"\"" : std::string(1, c);
-  return out + "\"";
 }
 
 RC_GTEST_PROP(TableProperties, csv_brings_back_every_field, ()) {

@@ -9,8 +9,10 @@
 #include "qkv/error.h"
 
 #include "support/files.h"
+#include "support/strings.h"
 
 using namespace qkv;
+using qkv::testing::has;
 using qkv::testing::TempFolder;
 using train::parse_train_config;
 using train::TrainConfig;
@@ -39,10 +41,6 @@ class Config : public ::testing::Test {
   }
   TempFolder folder_;
 };
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace
 

@@ -18,6 +18,7 @@
 #include "models/encoder_classifier.h"
 #include "support/errors.h"
 #include "support/files.h"
+#include "support/strings.h"
 #include "support/tiny_task.h"
 #include "train/checkpoint.h"
 
@@ -29,10 +30,6 @@ using train::TrainOutcome;
 namespace fs = std::filesystem;
 
 namespace {
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TrainHooks stop_after(std::int64_t step) {
   TrainHooks hooks;
