@@ -15,8 +15,18 @@ double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
+constexpr double kCalm = 0.85;
+
+struct Try {
+  double rate = 0, calm = 0;
+};
+Try try_once(Probe& probe) {
+  const double rate = probe.once();
+  return {rate, probe.saw(probe.calm(rate))};
+}
+
 struct Run {
-  double seconds = 0, peak = 0;  // peak: the lower of the two tries around it
+  double seconds = 0, peak = 0, calm = 0;  // the lower ones of the two tries around it
 };
 
 std::string shown_seconds(double s) {
@@ -35,24 +45,32 @@ Measurement measure(FunctionRef<void()> body, Probe& probe, const MeasureOptions
   const int repeats =
       is_short ? static_cast<int>(std::clamp(1e-3 / std::max(1e-7, first), 1.0, 1000.0)) : 1;
   std::vector<Run> runs;
-  double before = probe.once(), spent = 0;
-  while (static_cast<int>(runs.size()) < options.min_runs ||
-         (spent < options.seconds && static_cast<int>(runs.size()) < options.max_runs)) {
+  const auto calm_runs = [&] {
+    return std::count_if(runs.begin(), runs.end(),
+                         [&](const Run& r) { return r.calm >= kCalm * probe.calmest(); });
+  };
+  const auto goes_on = [&](double spent) {
+    const int count = static_cast<int>(runs.size());
+    if (count < options.min_runs) return true;
+    if (count >= options.max_runs) return false;
+    return spent < options.seconds || (spent < options.patience && calm_runs() < options.min_runs);
+  };
+  Try before = try_once(probe);
+  double spent = 0;
+  while (goes_on(spent)) {
     if (is_cheap) body();  // the probe took the caches, and warms its own arrays likewise
     const double begin = options.clock();
     for (int i = 0; i < repeats; ++i) body();
     const double seconds = options.clock() - begin;
-    const double after = probe.once();
-    runs.push_back({seconds / repeats, std::min(before, after)});
+    const Try after = try_once(probe);
+    runs.push_back(
+        {seconds / repeats, std::min(before.rate, after.rate), std::min(before.calm, after.calm)});
     before = after;
     spent += seconds;
   }
-  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.peak > b.peak; });
-  const double limit = 0.9 * runs.front().peak;
-  const auto end =
-      std::find_if(runs.begin(), runs.end(), [&](const Run& r) { return r.peak < limit; });
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.calm > b.calm; });
   const std::size_t good =
-      std::max<std::size_t>({static_cast<std::size_t>(end - runs.begin()), (runs.size() + 2) / 3,
+      std::max<std::size_t>({static_cast<std::size_t>(calm_runs()), (runs.size() + 2) / 3,
                              std::min<std::size_t>(3, runs.size())});
   std::vector<double> seconds, peaks;
   for (std::size_t i = 0; i < good; ++i) {

@@ -12,22 +12,24 @@ namespace qkv::inline v0::bench {
 
 struct MeasureOptions {
   double seconds = 0.25;  // to spend on the body, probes not counted
+  double patience = 1;    // seconds, at most, until min_runs of them count
   int min_runs = 5, max_runs = 200;
   double (*clock)() = now;  // seconds
 };
 
 struct Measurement {
   double seconds = 0;  // median of one call of the body
-  double peak = 0;     // median of the probe, units per second
+  double peak = 0;     // median of the probe beside them, units per second
   int runs = 0;        // timed
   int dropped = 0;     // of these, left out of the medians: the machine was busy beside them
 };
 
 // Shared machines change speed within seconds. So each run stands between two short tries of the
-// probe, and counts only if both reach 90 % of the best try of this measurement (or, if fewer than
-// three do, the third of the runs with the best tries). Short bodies are repeated within a run to
-// fill a millisecond. The body is called once before, and, where that takes less than 50 ms, once
-// before each run.
+// probe, and counts only if the machine was calm beside both: 85 % of the calmest try that this
+// probe has seen (or, if fewer than three are, the third of the runs with the calmest tries). Where
+// few count, the measurement goes on for a while. Short bodies are repeated within a run to fill a
+// millisecond. The body is called once before, and, where that takes less than 50 ms, once before
+// each run.
 Measurement measure(FunctionRef<void()> body, Probe& probe, const MeasureOptions& options = {});
 
 // One line of a benchmark's output.

@@ -105,7 +105,7 @@ void run_train(const SuiteOptions& options, const Emit& emit) {
         flops += turn.flops;
         ++runs;
       },
-      probe, options.quick ? options.measure() : MeasureOptions{10, 5, 50});
+      probe, options.quick ? options.measure() : MeasureOptions{10, 10, 5, 50});
   const double per_run = static_cast<double>(tokens) / static_cast<double>(runs);
   const double flops_per_run = flops / static_cast<double>(runs);
   Record r;

@@ -7,6 +7,7 @@
 #include "qkv/threads.h"
 
 #include "base/check.h"
+#include "base/memory.h"
 #include "base/thread_pool.h"
 #include "kernels/probe.h"
 
@@ -18,6 +19,10 @@ std::atomic<float> sink{0};
 void use(float value) { sink.store(value, std::memory_order_relaxed); }
 
 constexpr double kTry = 1e-3;  // seconds
+
+// The products of MultiplyAddProbe::calm: some 20 us each, operands in the second-level cache.
+constexpr std::int64_t kCalmRows = 96, kCalmDepth = 256, kCalmColumns = 64;
+constexpr int kScratchSlot = 2;  // of thread_scratch; the product itself takes another
 
 }  // namespace
 
@@ -32,7 +37,29 @@ double Probe::best(double seconds) {
   return rate;
 }
 
-MultiplyAddProbe::MultiplyAddProbe(int threads) : threads_(threads > 0 ? threads : num_threads()) {}
+MultiplyAddProbe::MultiplyAddProbe(int threads)
+    : threads_(threads > 0 ? threads : num_threads()),
+      left_(kCalmRows * kCalmDepth, 0.5f),
+      right_(kCalmColumns * kCalmDepth, 0.25f),
+      packed_right_(right_.data(), kCalmColumns, false, kCalmDepth, kCalmColumns) {}
+
+double MultiplyAddProbe::calm(double rate) {
+  if (kernels::product_kernels() == nullptr) return rate;  // the reference: too slow for a probe
+  constexpr std::int64_t kPieces = 20;
+  const auto piece = [&](std::int64_t) {
+    float* product = thread_scratch_of<float>(kCalmRows * kCalmColumns, kScratchSlot);
+    packed_right_.multiply(kCalmRows, left_.data(), kCalmDepth, nullptr, product);
+    use(product[0]);
+  };
+  const std::int64_t pieces = kPieces * threads_;
+  const double start = now();
+  if (threads_ == 1) {
+    for (std::int64_t i = 0; i < pieces; ++i) piece(i);
+  } else {
+    parallel_for(pieces, piece);
+  }
+  return static_cast<double>(pieces) / (now() - start);
+}
 
 double MultiplyAddProbe::once() {
   // Pieces of some 20 us: a thread that wakes late costs little.

@@ -9,6 +9,8 @@
 
 #include "qkv/tensor.h"
 
+#include "kernels/packed_matrix.h"
+
 namespace qkv::inline v0::bench {
 
 class Probe {
@@ -17,19 +19,38 @@ class Probe {
   // One try of about a millisecond (longer where a single pass over memory takes longer). Units per
   // second.
   virtual double once() = 0;
+  // How fast the machine is beside this try, on a scale of the probe's own: its rate, or what tells
+  // more.
+  virtual double calm(double rate) { return rate; }
+  // Remembers the calmest try; returns `calm`.
+  double saw(double calm) {
+    if (calm > calmest_) calmest_ = calm;
+    return calm;
+  }
+  double calmest() const { return calmest_; }
   // The best of tries that fill `seconds`, at least five.
   double best(double seconds = 0.06);
+
+ private:
+  double calmest_ = 0;
 };
 
 // Operations per second of fp32 multiply-adds in registers (two operations each) on `threads`
 // threads; 0: num_threads().
+//
+// A busy hyperthread beside ours takes ports that load, caches and half of the decoders, none of
+// which these loops need: they are as fast as ever while a product of matrices in the first-level
+// cache loses a quarter. So calm() is the rate of such products.
 class MultiplyAddProbe : public Probe {
  public:
   explicit MultiplyAddProbe(int threads = 0);
   double once() override;
+  double calm(double rate) override;
 
  private:
   int threads_;
+  std::vector<float> left_, right_;  // of the products
+  kernels::PackedMatrix<float> packed_right_;
 };
 
 // Values of e^x per second on all threads, vectors in the first-level cache.
@@ -78,6 +99,7 @@ class PassProbe : public Probe {
  public:
   PassProbe(const Traffic& traffic, std::int64_t elements, const Arithmetic& arithmetic);
   double once() override;
+  double calm(double rate) override { return multiply_add_.calm(rate); }
   // Whether arithmetic was the limit in most of the tries.
   bool arithmetic_binds() const { return 2 * bound_ > tries_; }
 

@@ -35,7 +35,7 @@ constexpr LinearShape kLinear[] = {{256, 768}, {256, 1024}, {1024, 256}, {768, 3
 }  // namespace
 
 Tensor random_tensor(const Shape& shape, std::uint64_t seed, std::uint64_t stream) {
-  const Tensor t = Tensor::empty(shape);
+  Tensor t = Tensor::empty(shape);
   Random random(seed, stream);
   float* values = t.data<float>();
   for (std::int64_t i = 0; i < t.numel(); ++i) values[i] = static_cast<float>(random.normal());

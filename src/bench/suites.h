@@ -20,7 +20,9 @@ struct SuiteOptions {
   bool quick = false;            // fewer shapes and shorter runs: to see that it works
   std::filesystem::path shapes;  // attention: a JSON list of shapes instead of the built-in ones
   std::uint64_t seed = 0;        // of random inputs and weights
-  MeasureOptions measure() const { return quick ? MeasureOptions{0.02, 3, 20} : MeasureOptions{}; }
+  MeasureOptions measure() const {
+    return quick ? MeasureOptions{0.02, 0.02, 3, 20} : MeasureOptions{};
+  }
 };
 
 struct Suite {

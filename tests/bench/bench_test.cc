@@ -73,7 +73,7 @@ TEST(Measure, median_is_that_of_runs_beside_a_fast_probe) {
     probe.rate = slow ? 50 : 100;
     time += slow ? 2.0 : 0.2;
   };
-  const Measurement m = measure(body, probe, {0.0, 12, 12, [] { return time; }});
+  const Measurement m = measure(body, probe, {0.0, 0.0, 12, 12, [] { return time; }});
   EXPECT_EQ(m.runs, 12);
   EXPECT_GE(m.dropped, 4);
   EXPECT_EQ(m.peak, 100);
