@@ -118,20 +118,37 @@ struct Block {
   std::int64_t count(std::int64_t n, std::int64_t k) const {
     return (n + rows - 1) / rows * across(k);
   }
+  // What the threads take for the whole, in multiply-adds a token: each block packs its columns of
+  // x and gathers its columns of dy, at about what 8 and 6 multiply-adds an element take.
+  std::int64_t cost(std::int64_t n, std::int64_t k, int threads) const {
+    const std::int64_t rounds = (count(n, k) + threads - 1) / threads;
+    return rounds * (rows * columns + 8 * columns + 6 * rows);
+  }
 };
 
-// The largest blocks, for they repack least, that give threads enough to share; by shape alone.
+// The blocks that the threads at hand are done with first; no bits depend on the choice. One that
+// is no larger than this stays in a second-level cache.
 Block gradient_block(std::int64_t n, std::int64_t k) {
-  constexpr std::array<Block, 6> kBlocks = {{{kGradientRows, kGradientColumns},
-                                             {128, kGradientColumns},
-                                             {kGradientRows, 256},
-                                             {128, 256},
-                                             {64, 256},
-                                             {32, 128}}};
-  constexpr std::int64_t kEnough = 4;
-  for (const Block& block : kBlocks)
-    if (block.count(n, k) >= kEnough) return block;
-  return kBlocks.back();
+  constexpr std::int64_t kStep = 32, kMost = 128 << 10;
+  constexpr std::array<std::int64_t, 11> kParts = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48};
+  const auto part = [](std::int64_t extent, std::int64_t parts) {
+    return ((extent + parts - 1) / parts + kStep - 1) / kStep * kStep;
+  };
+  const int threads = num_threads();
+  Block best = {kStep, kStep};
+  std::int64_t least = best.cost(n, k, threads);
+  for (const std::int64_t down : kParts) {
+    for (const std::int64_t across : kParts) {
+      const Block block = {part(n, down), part(k, across)};
+      if (block.rows > kGradientRows || block.rows * block.columns > kMost) continue;
+      const std::int64_t cost = block.cost(n, k, threads);
+      if (cost < least) {
+        least = cost;
+        best = block;
+      }
+    }
+  }
+  return best;
 }
 
 template <class T>

@@ -35,7 +35,8 @@ struct PackedProduct {
 };
 
 // dw [n, k] = dy^T x, or += if accumulate, for dy [t, n] and x [t, k], as sums over steps of tokens
-// added in order. n and k of at most kGradientRows and kGradientColumns.
+// added in order: an element's bits do not depend on the block it is in. n is at most
+// kGradientRows.
 struct GradientBlock {
   std::int64_t t, n, k;
   const float* dy;
@@ -47,7 +48,7 @@ struct GradientBlock {
   bool accumulate;
   float* scratch;  // gradient_scratch floats
 };
-inline constexpr std::int64_t kGradientRows = 256, kGradientColumns = 512;
+inline constexpr std::int64_t kGradientRows = 512;
 
 struct ProductKernels {
   std::int64_t panel;

@@ -337,7 +337,7 @@ static_assert(kColumns % kPanel == 0 && kTileRows <= 12);
 
 const ProductKernels kProduct = {kPanel,
                                  packed_rows_size(kRows) + kDepth* kPanel,
-                                 packed_rows_size(kGradientRows) + kDepth* kGradientColumns,
+                                 packed_rows_size(kGradientRows) + kDepth* kPanel,
                                  pack,
                                  multiply,
                                  gradient};
