@@ -70,12 +70,17 @@ constexpr bool kGated = kKind == Activation::kSwiglu || kKind == Activation::kGe
 
 template <Activation kKind>
 void forward_rows(const ActivationForward<float>& p) {
+  const std::int64_t ahead = fetch_ahead(p.in_stride);
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const float* in = p.in + r * p.in_stride;
     float* y = p.y + r * p.y_stride;
     for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
+      fetch(in + ahead, j);
       F32 value = evaluate<kKind>(lanes.load(in + j)).y;
-      if constexpr (kGated<kKind>) value = value * lanes.load(in + p.width + j);
+      if constexpr (kGated<kKind>) {
+        fetch(in + p.width + ahead, j);
+        value = value * lanes.load(in + p.width + j);
+      }
       lanes.store(y + j, value);
     });
   }
@@ -89,14 +94,18 @@ QKV_INLINE void accumulate(Lanes lanes, float* sums, F32 value) {
 template <Activation kKind>
 void backward_rows(const ActivationBackward<float>& p) {
   float* const dbias_b = p.dbias ? p.dbias + p.width : nullptr;
+  const std::int64_t ahead = fetch_ahead(p.pre_stride), ahead_dy = fetch_ahead(p.dy_stride);
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const float *dy = p.dy + r * p.dy_stride, *pre = p.pre + r * p.pre_stride;
     float* dpre = p.dpre ? p.dpre + r * p.pre_stride : nullptr;
     for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
+      fetch(dy + ahead_dy, j);
+      fetch(pre + ahead, j);
       const F32 d = lanes.load(dy + j);
       const ValueAndSlope f = evaluate<kKind>(lanes.load(pre + j));
       F32 da = d * f.slope;
       if constexpr (kGated<kKind>) {
+        fetch(pre + p.width + ahead, j);
         const F32 db = d * f.y;
         da = da * lanes.load(pre + p.width + j);
         if (dpre) lanes.store(dpre + p.width + j, db);

@@ -9,12 +9,15 @@ namespace {
 // What a lane keeps of the dropout's numbers of one row: one draw serves four vectors.
 class RowMasks {
  public:
-  QKV_INLINE RowMasks(const DropoutRows& d, std::int64_t row)
-      : d_(d), token_(static_cast<std::uint32_t>(d.tokens[row])), sample_(d.samples[row]) {}
+  QKV_INLINE RowMasks(const DropoutRows& d, const PhiloxKeys& keys, std::int64_t row)
+      : d_(d),
+        keys_(keys),
+        token_(static_cast<std::uint32_t>(d.tokens[row])),
+        sample_(d.samples[row]) {}
   // The mask of the vector at channel j; calls come with j = 0, kLanes, 2 kLanes, ...
   QKV_INLINE Mask next(std::int64_t j) {
     if (j % (4 * kLanes) == 0)
-      bits_ = dropout_keep(d_.key, static_cast<std::uint32_t>(j / 8), token_, sample_, d_.step,
+      bits_ = dropout_keep(keys_, static_cast<std::uint32_t>(j / 8), token_, sample_, d_.step,
                            d_.threshold);
     const Mask m = mask_from_bits(static_cast<std::uint32_t>(bits_) & ((1u << kLanes) - 1));
     bits_ >>= kLanes;
@@ -23,6 +26,7 @@ class RowMasks {
 
  private:
   const DropoutRows& d_;
+  const PhiloxKeys& keys_;
   std::uint32_t token_, sample_;
   std::uint64_t bits_ = 0;
 };
@@ -35,21 +39,27 @@ QKV_INLINE Drop drop_of(const DropoutRows& d) {
 
 // y = residual + dropout(x) for one row; residual may be null.
 template <Drop kDrop>
-QKV_INLINE void dropout_row(const DropoutForward<float>& p, std::int64_t r) {
+QKV_INLINE void dropout_row(const DropoutForward<float>& p, const PhiloxKeys& keys,
+                            std::int64_t r) {
   const float *x = p.x + r * p.width, *residual = p.residual ? p.residual + r * p.width : nullptr;
   float* y = p.y + r * p.width;
   const F32 factor = set(static_cast<float>(p.dropout.scale));
+  const std::int64_t ahead = fetch_ahead(p.width);
   const auto body = [&](auto& masks) QKV_BODY {
     for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
       F32 value = zero();
+      if constexpr (kDrop != Drop::kAll) fetch(x + ahead, j);
       if constexpr (kDrop == Drop::kNone) value = lanes.load(x + j);
       if constexpr (kDrop == Drop::kSome) value = keep(masks.next(j), lanes.load(x + j) * factor);
-      if (residual) value = value + lanes.load(residual + j);
+      if (residual) {
+        fetch(residual + ahead, j);
+        value = value + lanes.load(residual + j);
+      }
       lanes.store(y + j, value);
     });
   };
   if constexpr (kDrop == Drop::kSome) {
-    RowMasks masks(p.dropout, r);
+    RowMasks masks(p.dropout, keys, r);
     body(masks);
   } else {
     int none = 0;
@@ -59,7 +69,8 @@ QKV_INLINE void dropout_row(const DropoutForward<float>& p, std::int64_t r) {
 
 template <Drop kDrop>
 void dropout_rows(const DropoutForward<float>& p) {
-  for (std::int64_t r = 0; r < p.rows; ++r) dropout_row<kDrop>(p, r);
+  const PhiloxKeys keys = philox_keys(p.dropout.key);
+  for (std::int64_t r = 0; r < p.rows; ++r) dropout_row<kDrop>(p, keys, r);
 }
 
 void dropout(const DropoutForward<float>& p) {
@@ -117,7 +128,9 @@ void normalise_row(const NormForward<float>& p, const float* s, std::int64_t r) 
   p.rstd[r] = inverse;
   const F32 pivot = set(mean.pivot), delta = set(mean.delta), rstd = set(inverse);
   float* y = p.y + r * p.width;
+  const std::int64_t ahead = fetch_ahead(p.width);
   for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY {
+    if (!p.residual) fetch(s + ahead, j);
     const F32 scaled = (lanes.load(s + j) - pivot - delta) * rstd;
     const F32 gamma = lanes.load(p.gamma + j);
     lanes.store(y + j, p.beta ? fma(scaled, gamma, lanes.load(p.beta + j)) : scaled * gamma);
@@ -127,8 +140,9 @@ void normalise_row(const NormForward<float>& p, const float* s, std::int64_t r) 
 template <Drop kDrop>
 void add_norm_rows(const NormForward<float>& p) {
   const DropoutForward<float> sum{p.rows, p.width, p.x, p.residual, p.sum, p.dropout};
+  const PhiloxKeys keys = philox_keys(p.dropout.key);
   for (std::int64_t r = 0; r < p.rows; ++r) {
-    dropout_row<kDrop>(sum, r);
+    dropout_row<kDrop>(sum, keys, r);
     normalise_row(p, p.sum + r * p.width, r);
   }
 }

@@ -23,10 +23,12 @@ float row_maximum(const float* x, std::int64_t width) {
   return hmax(max(a, b));
 }
 
-// y = exp(x - shift) for a shift that no x exceeds; returns the sum. y may be x, or null.
-float exponentials(const float* x, float* y, std::int64_t width, float shift) {
+// y = exp(x - shift) for a shift that no x exceeds; returns the sum. y may be x, or null. What lies
+// `ahead` of x is read soon.
+float exponentials(const float* x, float* y, std::int64_t width, float shift, std::int64_t ahead) {
   const F32 offset = set(shift);
   return sum(sum_lanes(width, [&](std::int64_t j, auto lanes, F32& total) QKV_BODY {
+    fetch(x + ahead, j);
     const F32 e = lanes.only(exp_below(lanes.load(x + j) - offset));
     if (y) lanes.store(y + j, e);
     total = total + e;
@@ -63,7 +65,8 @@ void forward(const float* x, float* y, std::int64_t rows, std::int64_t width) {
         hidden_row(from + r * width, to + r * width, width);
         value[r] = 1;
       } else {
-        value[r] = 1 / exponentials(from + r * width, to + r * width, width, value[r]);
+        value[r] =
+            1 / exponentials(from + r * width, to + r * width, width, value[r], together * width);
       }
     }
     for (std::int64_t r = 0; r < count; ++r) {
@@ -99,11 +102,12 @@ struct ExponentialSums {
   float total;
   double distance;
 };
-ExponentialSums exponentials_and_distance(const float* x, float* y, std::int64_t width,
-                                          float shift) {
+ExponentialSums exponentials_and_distance(const float* x, float* y, std::int64_t width, float shift,
+                                          std::int64_t ahead) {
   const F32 offset = set(shift);
   F32 distances[2] = {zero(), zero()};
   const F32 total = sum_lanes(width, [&](std::int64_t j, auto lanes, F32& part) QKV_BODY {
+    fetch(x + ahead, j);
     const F32 distance = lanes.load(x + j) - offset;
     const F32 e = lanes.only(exp_below(distance));
     if (y) lanes.store(y + j, e);
@@ -156,15 +160,17 @@ void cross_entropy_rows(const CrossEntropyRows<float>& p, std::int64_t first, st
       for_lanes(p.width, [&](std::int64_t j, auto lanes) QKV_BODY { lanes.store(d + j, zero()); });
     }
   }
+  const std::int64_t ahead = count * p.width;
   for (std::int64_t i = 0; i < used; ++i) rows[i].largest = row_maximum(rows[i].x, p.width);
   for (std::int64_t i = 0; i < used; ++i) {
     LossRow& row = rows[i];
     if (p.smoothing > 0) {
-      const ExponentialSums s = exponentials_and_distance(row.x, row.d, p.width, row.largest);
+      const ExponentialSums s =
+          exponentials_and_distance(row.x, row.d, p.width, row.largest, ahead);
       row.total = s.total;
       row.distance = s.distance;
     } else {
-      row.total = exponentials(row.x, row.d, p.width, row.largest);
+      row.total = exponentials(row.x, row.d, p.width, row.largest, ahead);
     }
   }
   for (std::int64_t i = 0; i < used; ++i) sums.loss += loss_of(p, rows[i]);

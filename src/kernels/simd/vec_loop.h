@@ -42,6 +42,17 @@ QKV_INLINE F32 sum_lanes(std::int64_t n, Body body) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
+// Brings the line of p[j] into the first-level cache, j a multiple of kLanes. Between the loads of
+// a pass with arithmetic lie so many instructions that few are under way at a time; with this,
+// passes over memory gain a tenth to a third. Nothing breaks where there is no memory.
+QKV_INLINE void fetch(const float* p, std::int64_t j) {
+  if (kLanes >= 16 || j % 16 == 0) __builtin_prefetch(p + j);
+}
+// How far ahead, for rows `stride` apart: whole rows, of at least 2 KiB.
+QKV_INLINE std::int64_t fetch_ahead(std::int64_t stride) {
+  return stride < 1 ? 512 : (511 + stride) / stride * stride;
+}
+
 }  // namespace qkv::inline v0::kernels::QKV_ISA
 
 // Attribute of a lambda that must be part of the loop around it.

@@ -116,7 +116,7 @@ struct PhiloxVectors {
 };
 QKV_INLINE PhiloxVectors philox(std::uint64_t key, PhiloxVectors c) {
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round_number = 0; round_number < 10; ++round_number) {
+  for (int i = 0; i < 10; ++i) {
     const WideProduct p0 = mul_wide(set(0xD2511F53u), c.word[0]);
     const WideProduct p1 = mul_wide(set(0xCD9E8D57u), c.word[2]);
     c = {{p1.high ^ c.word[1] ^ set(k0), p1.low, p0.high ^ c.word[3] ^ set(k1), p0.low}};
@@ -126,12 +126,29 @@ QKV_INLINE PhiloxVectors philox(std::uint64_t key, PhiloxVectors c) {
   return c;
 }
 
+// The keys of the rounds, in memory: a vector operation reads and spreads one on its way, where a
+// number that is counted up goes through the port that the shuffles need.
+constexpr int kPhiloxRounds = 10;
+struct PhiloxKeys {
+  std::uint32_t first[kPhiloxRounds], second[kPhiloxRounds];
+};
+QKV_INLINE PhiloxKeys philox_keys(std::uint64_t key) {
+  PhiloxKeys keys;
+  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  for (int i = 0; i < kPhiloxRounds; ++i, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+    keys.first[i] = k0;
+    keys.second[i] = k1;
+  }
+  return keys;
+}
+
 // Which of the 4 kLanes channels from 8 * block on are kept by dropout (see RandomKey): bit i is
 // channel 8 block + i. An element is dropped when its 16-bit number is below `threshold`.
 #if defined(QKV_ISA_generic)
-QKV_INLINE std::uint64_t dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
-                                      std::uint32_t sample, std::uint32_t step,
+QKV_INLINE std::uint64_t dropout_keep(const PhiloxKeys& keys, std::uint32_t block,
+                                      std::uint32_t token, std::uint32_t sample, std::uint32_t step,
                                       std::uint32_t threshold) {
+  const std::uint64_t key = std::uint64_t{keys.second[0]} << 32 | keys.first[0];
   const PhiloxVectors r =
       philox(key, {{set(block) + lane_index(), set(token), set(sample), set(step)}});
   std::uint64_t kept = 0;
@@ -144,18 +161,17 @@ QKV_INLINE std::uint64_t dropout_keep(std::uint64_t key, std::uint32_t block, st
 #else
 // One block per even lane: a product then needs no sorting of its halves, and the two keep bits of
 // word w of block j go to the bits 8 j + 2 w.
-QKV_INLINE std::uint64_t dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
-                                      std::uint32_t sample, std::uint32_t step,
+QKV_INLINE std::uint64_t dropout_keep(const PhiloxKeys& keys, std::uint32_t block,
+                                      std::uint32_t token, std::uint32_t sample, std::uint32_t step,
                                       std::uint32_t threshold) {
-  std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   PhiloxVectors c = {
       {set(block) + shift_right<1>(lane_index()), set(token), set(sample), set(step)}};
-  for (int round_number = 0; round_number < 10; ++round_number) {
+#pragma GCC unroll 10
+  for (int i = 0; i < kPhiloxRounds; ++i) {
     const U32 p0 = mul_even(set(0xD2511F53u), c.word[0]),
               p1 = mul_even(set(0xCD9E8D57u), c.word[2]);
-    c = {{odd_to_even(p1) ^ c.word[1] ^ set(k0), p1, odd_to_even(p0) ^ c.word[3] ^ set(k1), p0}};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    c = {{odd_to_even(p1) ^ c.word[1] ^ set(keys.first[i]), p1,
+          odd_to_even(p0) ^ c.word[3] ^ set(keys.second[i]), p0}};
   }
   std::uint64_t kept = 0;
   for (int w = 0; w < 4; ++w) {

@@ -57,6 +57,7 @@ double sum_of_squares(const float* x, std::int64_t n) {
   for (int k = 0; k < kSums; ++k) sums[k] = zero64();
   std::int64_t i = 0;
   for (; i + kSums * kHalf <= n; i += kSums * kHalf) {
+    for (int j = 0; j < kSums * kHalf; j += kLanes) fetch(x + i + fetch_ahead(1), j);
 #pragma GCC unroll 8
     for (int k = 0; k < kSums; ++k) {
       const F64 a = load_wide(x + i + k * kHalf);

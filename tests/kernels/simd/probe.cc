@@ -35,7 +35,7 @@ void run_round(const float* x, float* y, std::int64_t n) {
 
 std::uint64_t run_dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
                                std::uint32_t sample, std::uint32_t step, std::uint32_t threshold) {
-  return dropout_keep(key, block, token, sample, step, threshold);
+  return dropout_keep(philox_keys(key), block, token, sample, step, threshold);
 }
 
 void reduce(const float* x, std::int64_t n, float* total, float* largest, float* smallest) {
