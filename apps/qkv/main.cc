@@ -25,7 +25,8 @@ namespace {
 
 // One line per verb, in the order of `qkv --help`.
 constexpr void (*kVerbs[])(CLI::App&, Globals&) = {
-    add_train, add_eval, add_classify, add_tokenize, add_inspect, add_lab, add_bench, add_info,
+    add_train,  add_eval, add_classify, add_tokenize, add_inspect,
+    add_doctor, add_lab,  add_bench,    add_info,
 };
 
 constexpr int kDone = 0, kFailed = 1, kRefused = 2;
@@ -129,7 +130,7 @@ int run(int argc, char** argv) {
   app.footer(
       "Examples:\n  qkv info\n  qkv train --help\n\nData goes to stdout, messages to stderr. Exit "
       "status: 0 done, "
-      "1 failed, 2 refused before any work.");
+      "1 failed, 2 refused before any work, 3 the doctor found an error.");
   app.require_subcommand(1);
   app.fallthrough();
   Globals globals;

@@ -42,6 +42,7 @@ void add_eval(CLI::App& app, Globals& globals);
 void add_classify(CLI::App& app, Globals& globals);
 void add_inspect(CLI::App& app, Globals& globals);
 void add_bench(CLI::App& app, Globals& globals);
+void add_doctor(CLI::App& app, Globals& globals);
 void add_info(CLI::App& app, Globals& globals);
 void add_lab(CLI::App& app, Globals& globals);
 void add_tokenize(CLI::App& app, Globals& globals);

@@ -1,0 +1,101 @@
+// qkv doctor: what is wrong with a model folder, or with this machine's kernels.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "qkv/doctor.h"
+
+#include "base/check.h"
+#include "doctor/machine.h"
+#include "terminal.h"
+#include "verbs.h"
+
+namespace qkv::inline v0 {
+namespace {
+
+constexpr int kFound = 3;
+
+struct DoctorOptions {
+  std::string target;
+  bool rules = false;
+};
+
+void print_rules(bool json) {
+  for (const doctor::Rule& rule : doctor::rules()) {
+    if (!json) {
+      print_line(fmt::format("{:<18} {}", rule.id, rule.title));
+      continue;
+    }
+    Json out = Json::object();
+    out["id"] = rule.id;
+    out["title"] = rule.title;
+    out["symptom"] = rule.symptom;
+    out["why"] = rule.why;
+    out["remedy"] = rule.remedy;
+    print_json(out);
+  }
+}
+
+doctor::Report check_machine(const Globals& globals, Json& kernels) {
+  const auto checks = doctor::compare_kernels(doctor::kernel_cases());
+  for (const doctor::KernelCheck& check : checks) {
+    if (globals.json) {
+      Json item = Json::object();
+      item["kernel"] = check.name;
+      item["implementation"] = check.implementation;
+      item["error"] = check.error;
+      item["tolerance"] = check.tolerance;
+      kernels.push_back(std::move(item));
+    } else {
+      print_line(fmt::format("{:<10} {:<36} {:<5} error {:.2g} of {:.0e}", check.implementation,
+                             check.name, check.good() ? "fine" : "WRONG", check.error,
+                             check.tolerance));
+    }
+  }
+  return doctor::kernel_report(checks);
+}
+
+int run_doctor(const DoctorOptions& options, const Globals& globals) {
+  if (options.rules) {
+    print_rules(globals.json);
+    return 0;
+  }
+  require<ArgumentError>(!options.target.empty(), "arguments",
+                         "expected a model folder, a .safetensors file, or 'machine', got none");
+  Json kernels = Json::array();
+  const bool machine = options.target == "machine";
+  const doctor::Report report =
+      machine ? check_machine(globals, kernels) : doctor::check_path(options.target);
+  if (globals.json) {
+    Json out = Json::object();
+    out["target"] = options.target;
+    const Json body = Json::parse(report.to_json());
+    for (const auto& [key, value] : body.as_object()) out[key] = value;
+    if (machine) out["kernels"] = std::move(kernels);
+    print_json(out);
+  } else {
+    print_line(report.str());
+  }
+  return report.ok() ? 0 : kFound;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Globals& globals) {
+  auto options = std::make_shared<DoctorOptions>();
+  CLI::App* verb = app.add_subcommand(
+      "doctor", "looks for what is wrong with a model, or with this machine's kernels");
+  verb->add_option("TARGET", options->target,
+                   "folder of a model, a .safetensors file, or 'machine'");
+  verb->add_flag("--rules", options->rules, "lists the rules");
+  verb->footer(
+      "Exit status: 3 if there is an error, 0 for warnings and notes.\n"
+      "Examples:\n  qkv doctor out/demo\n  qkv doctor machine --json\n  qkv doctor --rules");
+  verb->callback([options, &globals] {
+    globals.run = [options, &globals] { return run_doctor(*options, globals); };
+  });
+}
+
+}  // namespace qkv::inline v0
