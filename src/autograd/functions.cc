@@ -74,6 +74,10 @@ ops::AttentionInput attention_input(const Heads& heads, const RaggedLayout& layo
 Var linear(Context& context, const Var& x, const Var& w, const Var& bias,
            ops::Activation activation) {
   const bool record = any_recorded(context, x, w, bias);
+  if (!record) {
+    if (const auto packed = w.packed())
+      return Var(ops::linear(x.value(), *packed, value_or_none(bias), activation).y);
+  }
   ops::LinearResult result =
       ops::linear(x.value(), w.value(), value_or_none(bias), activation, record);
   Var y(std::move(result.y), record);

@@ -70,6 +70,25 @@ Var::Var(Tensor value, bool requires_grad) : node_(std::make_shared<Node>()) {
   node_->value = std::move(value);
 }
 
+void Var::set_value(Tensor value) const {
+  keep_packed(false);
+  node_->value = std::move(value);
+}
+
+void Var::keep_packed(bool on) const {
+  const std::lock_guard lock(node_->mutex);
+  node_->keeps_packed = on;
+  node_->packed.reset();
+}
+
+std::shared_ptr<const ops::PackedWeight> Var::packed() const {
+  const Tensor& w = node_->value;
+  const std::lock_guard lock(node_->mutex);
+  if (!node_->keeps_packed || w.dtype() != DType::kFloat32 || w.rank() != 2) return nullptr;
+  if (node_->packed == nullptr) node_->packed = std::make_shared<const ops::PackedWeight>(w);
+  return node_->packed;
+}
+
 void Tape::record(const char* op, const Var& output, Rule rule, const Var& second) {
   entries_.push_back({op, module_, output.gradient(),
                       second.defined() ? second.gradient() : Gradient(), std::move(rule)});

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,12 +63,20 @@ class Var {
   void bind_grad(Tensor buffer) const { node_->gradient.bind(std::move(buffer)); }
   void clear_grad() const { node_->gradient.clear(); }
   // Another tensor of the same shape and dtype in its place (parameters move into flat buffers).
-  void set_value(Tensor value) const { node_->value = std::move(value); }
+  void set_value(Tensor value) const;
+  // keep_packed(true): the value stays as it is until keep_packed(false), so its packed form may be
+  // kept. packed() makes that at the first call; null where the value may change or is no fp32
+  // matrix. packed() is thread-safe.
+  void keep_packed(bool on) const;
+  std::shared_ptr<const ops::PackedWeight> packed() const;
 
  private:
   struct Node {
     Tensor value;
     Gradient gradient;
+    std::mutex mutex;  // of what follows
+    bool keeps_packed = false;
+    std::shared_ptr<const ops::PackedWeight> packed;
   };
   std::shared_ptr<Node> node_;
 };

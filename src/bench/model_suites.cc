@@ -54,7 +54,8 @@ void run_encode(const SuiteOptions& options, const Emit& emit) {
     shape.d_ff = c.hidden;
     shape.vocab_size = kVocabulary;
     shape.labels = {"a", "b"};
-    const EncoderClassifier model(shape, options.seed);
+    EncoderClassifier model(shape, options.seed);
+    model.module().keep_packed();
     const std::vector<Sample> samples =
         uniform_samples(c, options.quick ? 64 : 512, kVocabulary, options.seed);
     std::vector<std::int64_t> lengths;

@@ -70,6 +70,7 @@ void run_linear(const SuiteOptions& options, const Emit& emit) {
     const std::int64_t in = shape.in, out = shape.out;
     const Tensor w = random_tensor({out, in}, options.seed, 1),
                  bias = random_tensor({out}, options.seed, 2);
+    const ops::PackedWeight packed(w);
     const Tensor dw = Tensor::zeros({out, in}), dbias = Tensor::zeros({out});
     for (std::int64_t rows = 256; rows <= (options.quick ? 256 : 4096); rows *= 2) {
       const Tensor x = random_tensor({rows, in}, options.seed, 3),
@@ -83,6 +84,8 @@ void run_linear(const SuiteOptions& options, const Emit& emit) {
         emit(r);
       };
       add("forward", 1, measure([&] { ops::linear(x, w, bias); }, probe, options.measure()));
+      add("forward, packed", 1,
+          measure([&] { ops::linear(x, packed, bias); }, probe, options.measure()));
       const auto backward = [&] {
         ops::linear_backward(dy, x, w, ops::Activation::kNone, Tensor(), true,
                              {dw, dbias, ops::Into::kOverwrite});

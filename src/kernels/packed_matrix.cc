@@ -11,8 +11,15 @@
 namespace qkv::inline v0::kernels {
 namespace {
 
-// Columns that one work item packs.
+// Columns that one work item packs, and steps of those that one computes: whole panels.
 constexpr std::int64_t kPackColumns = 64;
+// Few rows are cut into blocks of so many, for a panel is packed once in each, and of a quarter of
+// the columns, for the rows are turned once in each.
+constexpr std::int64_t kBlockRows = 256;
+std::int64_t column_width(std::int64_t n) {
+  return std::clamp<std::int64_t>((n / 4 + kPackColumns - 1) / kPackColumns * kPackColumns, 128,
+                                  384);
+}
 // thread_scratch slot of this file.
 constexpr int kScratchSlot = 1;
 
@@ -51,50 +58,65 @@ PackedMatrix<T>::PackedMatrix(const T* b, std::int64_t ldb, bool transpose, std:
 template <class T>
 void PackedMatrix<T>::multiply(std::int64_t m, const T* a, std::int64_t lda, const T* bias,
                                T* c) const {
+  multiply_columns(m, a, lda, bias, c, 0, n_);
+}
+
+template <class T>
+void PackedMatrix<T>::multiply_parallel(std::int64_t m, const T* a, std::int64_t lda, const T* bias,
+                                        T* c) const {
+  const std::int64_t width = column_width(n_), across = (n_ + width - 1) / width,
+                     down = (m + kBlockRows - 1) / kBlockRows;
+  parallel_for(across * down, [&](std::int64_t i) {
+    const std::int64_t row = i / across * kBlockRows, column = i % across * width;
+    multiply_columns(std::min(kBlockRows, m - row), a + row * lda, lda, bias, c + row * n_, column,
+                     std::min(width, n_ - column));
+  });
+}
+
+template <class T>
+void PackedMatrix<T>::multiply_columns(std::int64_t m, const T* a, std::int64_t lda, const T* bias,
+                                       T* c, std::int64_t first, std::int64_t count) const {
   if constexpr (std::is_same_v<T, float>) {
     if (kernels_ != nullptr)
       return kernels_->multiply({.m = m,
-                                 .n = n_,
+                                 .n = count,
                                  .k = k_,
                                  .a = a,
                                  .lda = lda,
-                                 .packed = memory_.get(),
-                                 .bias = bias,
-                                 .c = c,
+                                 .packed = memory_.get() + first * k_,
+                                 .bias = bias != nullptr ? bias + first : nullptr,
+                                 .c = c + first,
                                  .ldc = n_,
                                  .scratch = scratch(kernels_->multiply_scratch)});
   }
   reference::gemm(Gemm<T>{.transpose_b = transpose_,
                           .m = m,
-                          .n = n_,
+                          .n = count,
                           .k = k_,
                           .a = a,
                           .lda = lda,
-                          .b = b_,
+                          .b = transpose_ ? b_ + first * ldb_ : b_ + first,
                           .ldb = ldb_,
-                          .c = c,
+                          .c = c + first,
                           .ldc = n_});
   for (std::int64_t i = 0; bias != nullptr && i < m; ++i)
-    for (std::int64_t j = 0; j < n_; ++j) c[i * n_ + j] += bias[j];
+    for (std::int64_t j = first; j < first + count; ++j) c[i * n_ + j] += bias[j];
 }
 
 template class PackedMatrix<float>;
 template class PackedMatrix<double>;
 
-// Work items are blocks of 256 rows, for a panel is packed once in each, and of a quarter of the
-// columns, for the rows are turned once in each.
 void multiply(const Product<float>& p) {
   const ProductKernels* kernels = product_kernels();
   if (kernels == nullptr) {
     const PackedMatrix<float> matrix(p.b, p.ldb, p.transpose, p.k, p.n);
     return matrix.multiply(p.m, p.a, p.lda, p.bias, p.c);
   }
-  constexpr std::int64_t kRows = 256, kFewest = 128, kMost = 384, kStep = 64;
-  const std::int64_t width = std::clamp((p.n / 4 + kStep - 1) / kStep * kStep, kFewest, kMost);
-  const std::int64_t across = (p.n + width - 1) / width, down = (p.m + kRows - 1) / kRows;
+  const std::int64_t width = column_width(p.n), across = (p.n + width - 1) / width,
+                     down = (p.m + kBlockRows - 1) / kBlockRows;
   parallel_for(across * down, [&](std::int64_t i) {
-    const std::int64_t row = i / across * kRows, column = i % across * width;
-    kernels->multiply({.m = std::min(kRows, p.m - row),
+    const std::int64_t row = i / across * kBlockRows, column = i % across * width;
+    kernels->multiply({.m = std::min(kBlockRows, p.m - row),
                        .n = std::min(width, p.n - column),
                        .k = p.k,
                        .a = p.a + row * p.lda,

@@ -24,8 +24,14 @@ class PackedMatrix {
   // C = A op(B) + bias for m rows, by the calling thread. C is dense. bias: [n], or null. A row's
   // bits depend on that row, B and the bias alone. Accuracy: k 2^-24 sum |a||b|.
   void multiply(std::int64_t m, const T* a, std::int64_t lda, const T* bias, T* c) const;
+  // The same product in parallel, cut into blocks of rows and columns: for few rows.
+  void multiply_parallel(std::int64_t m, const T* a, std::int64_t lda, const T* bias, T* c) const;
 
  private:
+  // Columns first .. first + count of the product; first is where a panel begins.
+  void multiply_columns(std::int64_t m, const T* a, std::int64_t lda, const T* bias, T* c,
+                        std::int64_t first, std::int64_t count) const;
+
   const T* b_;
   std::int64_t ldb_, k_, n_;
   bool transpose_;

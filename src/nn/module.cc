@@ -59,6 +59,17 @@ void Module::initialise(std::uint64_t seed) {
   bump_version();
 }
 
+void Module::bump_version() {
+  ++version_;
+  if (keeps_packed_) for_each([](Parameter& p) { p.var.keep_packed(false); });
+  keeps_packed_ = false;
+}
+
+void Module::keep_packed() {
+  for_each([](Parameter& p) { p.var.keep_packed(true); });
+  keeps_packed_ = true;
+}
+
 void Module::for_each(const std::function<void(Parameter&)>& f) {
   for (ParameterGroup& group : groups_) {
     for (Parameter& parameter : group.parameters) f(parameter);

@@ -69,12 +69,16 @@ class Module {
 
   std::uint64_t version() const {
     return version_;
-  }  // bumped by whoever changes weights: copies in another form are then stale
-  void bump_version() { ++version_; }
+  }  // bumped by whoever changes weights: copies in another form are then dropped
+  void bump_version();
+  // The weights stay as they are until bump_version(): the linear layers keep them in packed form
+  // from their first use on, as much memory again. For inference.
+  void keep_packed();
 
  private:
   std::vector<ParameterGroup> groups_;
   std::uint64_t version_ = 0;
+  bool keeps_packed_ = false;
   DType dtype_;
 };
 

@@ -3,6 +3,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "base/function_ref.h"
 #include "kernels/packed_matrix.h"
 #include "ops/common.h"
 
@@ -70,23 +71,14 @@ void forward(const Tensor& x, const kernels::PackedMatrix<T>& w, const Tensor& b
   });
 }
 
-// For few rows: nothing is packed for later, and the activation is a pass of its own.
-void forward_few(const Tensor& x, const Tensor& w, const Tensor& bias, Activation activation,
-                 const LinearResult& result) {
-  const std::int64_t rows = x.dim(0), width = w.dim(0), depth = w.dim(1);
+// For few rows: the activation is a pass of its own. `multiply` writes the product.
+void forward_few(std::int64_t width, Activation activation, const LinearResult& result,
+                 FunctionRef<void(float*)> multiply) {
+  const std::int64_t rows = result.y.dim(0);
   const Tensor product = result.pre.defined()   ? result.pre
                          : is_gated(activation) ? Tensor::empty({rows, width})
                                                 : result.y;
-  kernels::multiply({.m = rows,
-                     .n = width,
-                     .k = depth,
-                     .a = x.data<float>(),
-                     .lda = x.stride(0),
-                     .b = w.data<float>(),
-                     .ldb = depth,
-                     .transpose = true,
-                     .bias = data_or_null<float>(bias),
-                     .c = product.data<float>()});
+  multiply(product.data<float>());
   if (activation == Activation::kNone) return;
   parallel_chunks(rows, block_rows(rows), [&](std::int64_t begin, std::int64_t end) {
     apply_activation(result, activation, product.data<float>() + begin * width, begin, end);
@@ -141,6 +133,23 @@ void backward_rows(const Tensor& dy, const Tensor& w, Activation activation, con
   if (dbias.defined()) sums.add_to(dbias.data<T>(), into == Into::kAdd);
 }
 
+// Checks, and the tensors for the result.
+LinearResult allocate_result(const Tensor& x, const Tensor& w, const Tensor& bias,
+                             Activation activation, bool keep_pre) {
+  check_linear(x, w, "linear");
+  const std::int64_t width = w.dim(0);
+  if (bias.defined()) check_like(bias, {width}, x.dtype(), "linear", "bias");
+  const bool gated = is_gated(activation);
+  require<ShapeError>(!gated || width % 2 == 0, "linear",
+                      "expected an even number of outputs for {}, got {}",
+                      activation_name(activation), width);
+  LinearResult result;
+  result.y = Tensor::empty({x.dim(0), gated ? width / 2 : width}, x.dtype());
+  if (keep_pre && activation != Activation::kNone)
+    result.pre = Tensor::empty({x.dim(0), width}, x.dtype());
+  return result;
+}
+
 template <class T>
 void backward_weight(const Tensor& dpre, const Tensor& x, const Tensor& dw, Into into) {
   kernels::weight_gradient(kernels::WeightGradient<T>{.t = x.dim(0),
@@ -158,20 +167,22 @@ void backward_weight(const Tensor& dpre, const Tensor& x, const Tensor& dw, Into
 
 LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias, Activation activation,
                     bool keep_pre) {
-  check_linear(x, w, "linear");
-  const std::int64_t width = w.dim(0), depth = w.dim(1);
-  if (bias.defined()) check_like(bias, {width}, x.dtype(), "linear", "bias");
-  const bool gated = is_gated(activation);
-  require<ShapeError>(!gated || width % 2 == 0, "linear",
-                      "expected an even number of outputs for {}, got {}",
-                      activation_name(activation), width);
-  LinearResult result;
-  result.y = Tensor::empty({x.dim(0), gated ? width / 2 : width}, x.dtype());
-  if (keep_pre && activation != Activation::kNone)
-    result.pre = Tensor::empty({x.dim(0), width}, x.dtype());
-  if (x.dim(0) == 0) return result;
-  if (x.dtype() == DType::kFloat32 && x.dim(0) < kManyRows) {
-    forward_few(x, w, bias, activation, result);
+  LinearResult result = allocate_result(x, w, bias, activation, keep_pre);
+  const std::int64_t rows = x.dim(0), width = w.dim(0), depth = w.dim(1);
+  if (rows == 0) return result;
+  if (x.dtype() == DType::kFloat32 && rows < kManyRows) {
+    forward_few(width, activation, result, [&](float* product) {
+      kernels::multiply({.m = rows,
+                         .n = width,
+                         .k = depth,
+                         .a = x.data<float>(),
+                         .lda = x.stride(0),
+                         .b = w.data<float>(),
+                         .ldb = depth,
+                         .transpose = true,
+                         .bias = data_or_null<float>(bias),
+                         .c = product});
+    });
     return result;
   }
   dispatch_floating(x.dtype(), "linear", [&]<class T>(T) {
@@ -179,6 +190,40 @@ LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias, Activa
     const kernels::PackedMatrix<T> matrix(w.data<T>(), depth, true, depth, width);
     forward<T>(x, matrix, bias, activation, result);
   });
+  return result;
+}
+
+namespace {
+
+const Tensor& check_packable(const Tensor& w) {
+  check_matrix(w, "PackedWeight", "w");
+  require<ShapeError>(w.dtype() == DType::kFloat32 && w.numel() > 0, "PackedWeight",
+                      "expected a float32 matrix that is not empty, got {} {}",
+                      dtype_name(w.dtype()), w.shape().str());
+  return w;
+}
+
+kernels::PackedMatrix<float> pack(const Tensor& w) {
+  const MemoryScope scope(MemoryKind::kWeights);
+  return {w.data<float>(), w.dim(1), true, w.dim(1), w.dim(0)};
+}
+
+}  // namespace
+
+PackedWeight::PackedWeight(const Tensor& w) : w_(check_packable(w)), matrix_(pack(w)) {}
+
+LinearResult linear(const Tensor& x, const PackedWeight& w, const Tensor& bias,
+                    Activation activation) {
+  LinearResult result = allocate_result(x, w.w_, bias, activation, false);
+  if (x.dim(0) == 0) return result;
+  if (x.dim(0) >= kManyRows) {
+    forward<float>(x, w.matrix_, bias, activation, result);
+  } else {
+    forward_few(w.matrix_.n(), activation, result, [&](float* product) {
+      w.matrix_.multiply_parallel(x.dim(0), x.data<float>(), x.stride(0), data_or_null<float>(bias),
+                                  product);
+    });
+  }
   return result;
 }
 

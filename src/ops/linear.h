@@ -3,6 +3,7 @@
 
 #include "qkv/tensor.h"
 
+#include "kernels/packed_matrix.h"
 #include "ops/activation.h"
 
 namespace qkv::inline v0::ops {
@@ -24,6 +25,24 @@ struct LinearResult {
 // caller needs `pre` (training).
 LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias,
                     Activation activation = Activation::kNone, bool keep_pre = true);
+
+// A weight [N, K], fp32, packed once for any number of products and threads. For weights that do
+// not change: it keeps a copy of the values, as large as they are.
+class PackedWeight {
+ public:
+  explicit PackedWeight(const Tensor& w);
+  const Tensor& value() const { return w_; }
+
+ private:
+  friend LinearResult linear(const Tensor& x, const PackedWeight& w, const Tensor& bias,
+                             Activation activation);
+  Tensor w_;
+  kernels::PackedMatrix<float> matrix_;
+};
+// As above, and with the same bits, without `pre`: a product with few tokens spends up to half of
+// its time on packing.
+LinearResult linear(const Tensor& x, const PackedWeight& w, const Tensor& bias,
+                    Activation activation = Activation::kNone);
 
 // Where the gradients of the weights go; an undefined tensor is skipped.
 struct LinearSlots {

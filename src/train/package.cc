@@ -11,6 +11,7 @@ ClassifierPackage load_classifier(const std::filesystem::path& folder) {
   require<ArgumentError>(std::filesystem::is_directory(folder, ignored), "arguments",
                          "expected the folder of a model, found none at {}", folder.string());
   EncoderClassifier model = EncoderClassifier::load(folder);
+  model.module().keep_packed();
   Tokenizer tokenizer = Tokenizer::load(folder);
   const EncoderConfig& shape = model.config();
   require<ModelError>(tokenizer.vocab_size() <= shape.vocab_size, "model",

@@ -2,6 +2,9 @@
 #include "nn/module.h"
 
 #include <cmath>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -166,4 +169,33 @@ TEST(ResidualStream, no_branch_is_lost_when_two_come_in_a_row) {
   stream.add(context, f.branch, {});
   const Tensor twice = ops::add(ops::add(f.x.value(), f.branch.value()), f.branch.value());
   EXPECT_TRUE(same_bits(stream.value(context).value(), twice));
+}
+
+// The packed form is that of the values at its making: it goes when they change.
+TEST(Module, packed_weights_are_dropped_when_weights_change) {
+  Two two;
+  EXPECT_EQ(two.a.packed(), nullptr);
+  two.module.keep_packed();
+  const auto packed = two.a.packed();
+  ASSERT_NE(packed, nullptr);
+  EXPECT_EQ(two.a.packed(), packed);
+  EXPECT_EQ(two.b.packed(), nullptr);  // no matrix
+  two.a.value().fill(2);
+  two.module.bump_version();
+  EXPECT_EQ(two.a.packed(), nullptr);
+  two.module.keep_packed();
+  const Tensor y = ops::linear(Tensor::from<float>({1, 1, 1, 1, 1}, {1, 5}), *two.a.packed(), {}).y;
+  EXPECT_EQ(values_of(y), (std::vector<double>{10, 10, 10}));
+  two.a.set_value(two.a.value().clone());
+  EXPECT_EQ(two.a.packed(), nullptr);
+}
+
+TEST(Module, threads_share_one_packed_weight) {
+  Two two;
+  two.module.keep_packed();
+  std::vector<std::shared_ptr<const ops::PackedWeight>> seen(8);
+  std::vector<std::thread> threads;
+  for (auto& one : seen) threads.emplace_back([&] { one = two.a.packed(); });
+  for (std::thread& t : threads) t.join();
+  for (const auto& one : seen) EXPECT_EQ(one, seen[0]);
 }
