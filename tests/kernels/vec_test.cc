@@ -152,20 +152,22 @@ TEST_P(Vec, round_goes_to_even) {
 }
 
 TEST_P(Vec, dropout_draws_the_numbers_of_philox) {
-  const int channels = 4 * probe().lanes;
+  const int channels = 4 * probe().lanes;  // of a draw
   Random random(5);
   for (int repeat = 0; repeat < 50; ++repeat) {
     const std::uint64_t key = random.next_u64();
     const std::uint32_t block = random.next_u32() % 1000, token = random.next_u32(),
                         sample = random.next_u32(), step = random.next_u32();
     const std::uint32_t threshold = random.next_u32() % 65536;
-    const std::uint64_t got = probe().dropout_keep(key, block, token, sample, step, threshold);
-    for (int c = 0; c < channels; ++c) {
+    std::uint64_t kept[2];
+    probe().dropout_keep(key, block, token, sample, step, threshold, kept);
+    for (int c = 0; c < 2 * channels; ++c) {
       const PhiloxBlock numbers =
           philox(key, {block + static_cast<std::uint32_t>(c / 8), token, sample, step});
       const std::uint32_t number =
           (numbers[static_cast<std::size_t>(c % 8 / 2)] >> (c % 2 * 16)) & 0xFFFF;
-      ASSERT_EQ((got >> c) & 1, number < threshold ? 0u : 1u) << "channel " << c;
+      ASSERT_EQ((kept[c / channels] >> (c % channels)) & 1, number < threshold ? 0u : 1u)
+          << "channel " << c;
     }
   }
 }

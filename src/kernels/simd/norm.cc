@@ -6,29 +6,35 @@ namespace qkv::inline v0::kernels::QKV_ISA {
 extern const NormKernels<float> kNorm;
 namespace {
 
-// What a lane keeps of the dropout's numbers of one row: one draw serves four vectors.
+// The dropout's masks of one row: a draw serves four vectors.
 class RowMasks {
  public:
-  QKV_INLINE RowMasks(const DropoutRows& d, const PhiloxKeys& keys, std::int64_t row)
-      : d_(d),
-        keys_(keys),
-        token_(static_cast<std::uint32_t>(d.tokens[row])),
-        sample_(d.samples[row]) {}
+  QKV_INLINE RowMasks(const DropoutRows& d, const PhiloxKeys& keys, std::int64_t row,
+                      std::int64_t width)
+      : draw_{keys, static_cast<std::uint32_t>(d.tokens[row]), d.samples[row], d.step, d.threshold},
+        width_(width) {}
   // The mask of the vector at channel j; calls come with j = 0, kLanes, 2 kLanes, ...
   QKV_INLINE Mask next(std::int64_t j) {
-    if (j % (4 * kLanes) == 0)
-      bits_ = dropout_keep(keys_, static_cast<std::uint32_t>(j / 8), token_, sample_, d_.step,
-                           d_.threshold);
-    const Mask m = mask_from_bits(static_cast<std::uint32_t>(bits_) & ((1u << kLanes) - 1));
-    bits_ >>= kLanes;
+    constexpr std::int64_t kDraw = 4 * kLanes;
+    if (j % (2 * kDraw) == 0) {
+      const auto block = static_cast<std::uint32_t>(j / 8);
+      if (width_ - j > kDraw) {
+        dropout_keep<2>(draw_, block, bits_);
+      } else {
+        dropout_keep<1>(draw_, block, bits_);
+      }
+    } else if (j % kDraw == 0) {
+      bits_[0] = bits_[1];
+    }
+    const Mask m = mask_from_bits(static_cast<std::uint32_t>(bits_[0]) & ((1u << kLanes) - 1));
+    bits_[0] >>= kLanes;
     return m;
   }
 
  private:
-  const DropoutRows& d_;
-  const PhiloxKeys& keys_;
-  std::uint32_t token_, sample_;
-  std::uint64_t bits_ = 0;
+  DropoutDraw draw_;
+  std::int64_t width_;
+  std::uint64_t bits_[2] = {0, 0};
 };
 
 // How x enters: as it is, dropped by random numbers, or not at all.
@@ -59,7 +65,7 @@ QKV_INLINE void dropout_row(const DropoutForward<float>& p, const PhiloxKeys& ke
     });
   };
   if constexpr (kDrop == Drop::kSome) {
-    RowMasks masks(p.dropout, keys, r);
+    RowMasks masks(p.dropout, keys, r, p.width);
     body(masks);
   } else {
     int none = 0;

@@ -142,43 +142,56 @@ QKV_INLINE PhiloxKeys philox_keys(std::uint64_t key) {
   return keys;
 }
 
-// Which of the 4 kLanes channels from 8 * block on are kept by dropout (see RandomKey): bit i is
-// channel 8 block + i. An element is dropped when its 16-bit number is below `threshold`.
+// What a row's dropout numbers are a function of, besides the channel (see RandomKey).
+struct DropoutDraw {
+  const PhiloxKeys& keys;
+  std::uint32_t token, sample, step, threshold;
+};
+
+// Which of the 4 kLanes channels from 8 * block on are kept, for each of kDraws such groups in a
+// row: bit i is channel 8 block + i. An element is dropped when its 16-bit number is below the
+// threshold. Draws go through the rounds side by side, for each round waits for the one before.
 #if defined(QKV_ISA_generic)
-QKV_INLINE std::uint64_t dropout_keep(const PhiloxKeys& keys, std::uint32_t block,
-                                      std::uint32_t token, std::uint32_t sample, std::uint32_t step,
-                                      std::uint32_t threshold) {
-  const std::uint64_t key = std::uint64_t{keys.second[0]} << 32 | keys.first[0];
-  const PhiloxVectors r =
-      philox(key, {{set(block) + lane_index(), set(token), set(sample), set(step)}});
-  std::uint64_t kept = 0;
-  for (int i = 0; i < 4 * kLanes; ++i) {
-    const std::uint32_t number = (r.word[i % 8 / 2].v[i / 8] >> (i % 2 * 16)) & 0xFFFFu;
-    kept |= static_cast<std::uint64_t>(number >= threshold) << i;
+template <int kDraws>
+QKV_INLINE void dropout_keep(const DropoutDraw& p, std::uint32_t block, std::uint64_t* kept) {
+  const std::uint64_t key = std::uint64_t{p.keys.second[0]} << 32 | p.keys.first[0];
+  for (int d = 0; d < kDraws; ++d, block += kLanes / 2) {
+    const PhiloxVectors r =
+        philox(key, {{set(block) + lane_index(), set(p.token), set(p.sample), set(p.step)}});
+    kept[d] = 0;
+    for (int i = 0; i < 4 * kLanes; ++i) {
+      const std::uint32_t number = (r.word[i % 8 / 2].v[i / 8] >> (i % 2 * 16)) & 0xFFFFu;
+      kept[d] |= static_cast<std::uint64_t>(number >= p.threshold) << i;
+    }
   }
-  return kept;
 }
 #else
 // One block per even lane: a product then needs no sorting of its halves, and the two keep bits of
 // word w of block j go to the bits 8 j + 2 w.
-QKV_INLINE std::uint64_t dropout_keep(const PhiloxKeys& keys, std::uint32_t block,
-                                      std::uint32_t token, std::uint32_t sample, std::uint32_t step,
-                                      std::uint32_t threshold) {
-  PhiloxVectors c = {
-      {set(block) + shift_right<1>(lane_index()), set(token), set(sample), set(step)}};
+template <int kDraws>
+QKV_INLINE void dropout_keep(const DropoutDraw& p, std::uint32_t block, std::uint64_t* kept) {
+  PhiloxVectors c[kDraws];
+  for (int d = 0; d < kDraws; ++d, block += kLanes / 2)
+    c[d] = {{set(block) + shift_right<1>(lane_index()), set(p.token), set(p.sample), set(p.step)}};
 #pragma GCC unroll 10
   for (int i = 0; i < kPhiloxRounds; ++i) {
-    const U32 p0 = mul_even(set(0xD2511F53u), c.word[0]),
-              p1 = mul_even(set(0xCD9E8D57u), c.word[2]);
-    c = {{odd_to_even(p1) ^ c.word[1] ^ set(keys.first[i]), p1,
-          odd_to_even(p0) ^ c.word[3] ^ set(keys.second[i]), p0}};
+    U32 p0[kDraws], p1[kDraws];
+    for (int d = 0; d < kDraws; ++d) {
+      p0[d] = mul_even(set(0xD2511F53u), c[d].word[0]);
+      p1[d] = mul_even(set(0xCD9E8D57u), c[d].word[2]);
+    }
+    for (int d = 0; d < kDraws; ++d)
+      c[d] = {{odd_to_even(p1[d]) ^ c[d].word[1] ^ set(p.keys.first[i]), p1[d],
+               odd_to_even(p0[d]) ^ c[d].word[3] ^ set(p.keys.second[i]), p0[d]}};
   }
-  std::uint64_t kept = 0;
-  for (int w = 0; w < 4; ++w) {
-    const std::uint64_t pairs = _pdep_u64(at_least_16(c.word[w], threshold), 0x0F0F0F0F0F0F0F0Fu);
-    kept |= (pairs & 0x0303030303030303u) << (2 * w);
+  for (int d = 0; d < kDraws; ++d) {
+    kept[d] = 0;
+    for (int w = 0; w < 4; ++w) {
+      const std::uint64_t pairs =
+          _pdep_u64(at_least_16(c[d].word[w], p.threshold), 0x0F0F0F0F0F0F0F0Fu);
+      kept[d] |= (pairs & 0x0303030303030303u) << (2 * w);
+    }
   }
-  return kept;
 }
 #endif
 

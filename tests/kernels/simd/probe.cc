@@ -33,9 +33,11 @@ void run_round(const float* x, float* y, std::int64_t n) {
   map(x, y, n, [](F32 a) QKV_BODY { return round(a); });
 }
 
-std::uint64_t run_dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
-                               std::uint32_t sample, std::uint32_t step, std::uint32_t threshold) {
-  return dropout_keep(philox_keys(key), block, token, sample, step, threshold);
+void run_dropout_keep(std::uint64_t key, std::uint32_t block, std::uint32_t token,
+                      std::uint32_t sample, std::uint32_t step, std::uint32_t threshold,
+                      std::uint64_t* kept) {
+  const PhiloxKeys keys = philox_keys(key);
+  dropout_keep<2>({keys, token, sample, step, threshold}, block, kept);
 }
 
 void reduce(const float* x, std::int64_t n, float* total, float* largest, float* smallest) {

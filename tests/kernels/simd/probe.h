@@ -18,8 +18,10 @@ struct VectorProbe {
   void (*tanh)(const float* x, float* y, std::int64_t n);
   void (*round)(const float* x, float* y, std::int64_t n);
   // One bit per channel, kept ones set, for 4 * lanes channels from 8 * block on.
-  std::uint64_t (*dropout_keep)(std::uint64_t key, std::uint32_t block, std::uint32_t token,
-                                std::uint32_t sample, std::uint32_t step, std::uint32_t threshold);
+  // Two draws.
+  void (*dropout_keep)(std::uint64_t key, std::uint32_t block, std::uint32_t token,
+                       std::uint32_t sample, std::uint32_t step, std::uint32_t threshold,
+                       std::uint64_t* kept);
   // Sum, largest and smallest of the first n <= lanes values; nothing behind them is read.
   void (*reduce)(const float* x, std::int64_t n, float* sum, float* largest, float* smallest);
   // Copies the first n <= lanes values and leaves the rest of y alone.
