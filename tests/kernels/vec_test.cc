@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -82,7 +82,8 @@ float apply(Function f, float x) {
   float in[16], out[16];
   std::fill_n(in, 16, x);
   f(in, out, 16);
-  for (int i = 1; i < 16; ++i) EXPECT_TRUE(std::memcmp(&out[0], &out[i], 4) == 0);
+  for (int i = 1; i < 16; ++i)
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(out[0]), std::bit_cast<std::uint32_t>(out[i]));
   return out[0];
 }
 
