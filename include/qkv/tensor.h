@@ -46,6 +46,10 @@ class QKV_API Tensor {
   // View of memory of the caller's; `owner` (may be null) is kept alive as long as the view.
   static Tensor wrap(void* data, const Shape& shape, DType dtype,
                      std::shared_ptr<const void> owner = nullptr);
+  // The same for any strides, in elements; 0 and negative ones too. Every element must be the
+  // caller's memory.
+  static Tensor wrap_strided(void* data, const Shape& shape, const Shape& strides, DType dtype,
+                             std::shared_ptr<const void> owner = nullptr);
   template <class T>
   static Tensor from(std::span<const T> values, const Shape& shape);  // copies; numel must fit
   template <class T>

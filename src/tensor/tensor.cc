@@ -1,6 +1,7 @@
 #include "qkv/tensor.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <limits>
 
@@ -157,9 +158,19 @@ bool Shape::operator==(const Shape& other) const {
 }
 
 std::string Shape::str() const {
-  std::string text = "[";
-  for (int i = 0; i < rank_; ++i) text += fmt::format("{}{}", i > 0 ? ", " : "", (*this)[i]);
-  return text + "]";
+  // Without fmt: checks that hold form it too, in calls that take microseconds.
+  std::array<char, 24 * kMaxRank> text;
+  char* end = text.data();
+  *end++ = '[';
+  for (int i = 0; i < rank_; ++i) {
+    if (i > 0) {
+      *end++ = ',';
+      *end++ = ' ';
+    }
+    end = std::to_chars(end, text.data() + text.size(), (*this)[i]).ptr;
+  }
+  *end++ = ']';
+  return {text.data(), end};
 }
 
 Tensor Tensor::empty(const Shape& shape, DType dtype) {
@@ -186,6 +197,16 @@ Tensor Tensor::wrap(void* data, const Shape& shape, DType dtype,
   t.shape_ = shape;
   t.strides_ = row_major_strides(shape);
   t.dtype_ = dtype;
+  return t;
+}
+
+Tensor Tensor::wrap_strided(void* data, const Shape& shape, const Shape& strides, DType dtype,
+                            std::shared_ptr<const void> owner) {
+  require<ShapeError>(shape.rank() == strides.rank(), "tensor",
+                      "expected as many strides as extents, got {} and {}", strides.str(),
+                      shape.str());
+  Tensor t = wrap(data, shape, dtype, std::move(owner));
+  t.strides_ = strides;
   return t;
 }
 

@@ -50,3 +50,16 @@ TEST(Tensor, undefined_ones_have_nothing_to_give) {
       [&] { none.copy_from(none); },  [&] { x.select(0, 0).copy_from(none); }};
   for (std::size_t i = 0; i < uses.size(); ++i) EXPECT_THROW(uses[i](), ShapeError) << i;
 }
+
+TEST(Tensor, wraps_memory_of_any_strides) {
+  std::vector<float> memory = {0, 1, 2, 3, 4, 5};
+  const Tensor columns = Tensor::wrap_strided(memory.data(), {3, 2}, {1, 3}, DType::kFloat32);
+  const Tensor dense = columns.contiguous();
+  EXPECT_EQ(std::vector<float>(dense.data<float>(), dense.data<float>() + 6),
+            (std::vector<float>{0, 3, 1, 4, 2, 5}));
+  const Tensor backwards =
+      Tensor::wrap_strided(memory.data() + 5, {2, 2}, {0, -1}, DType::kFloat32).contiguous();
+  EXPECT_EQ(std::vector<float>(backwards.data<float>(), backwards.data<float>() + 4),
+            (std::vector<float>{5, 4, 5, 4}));
+  EXPECT_THROW(Tensor::wrap_strided(memory.data(), {3, 2}, {1}, DType::kFloat32), ShapeError);
+}

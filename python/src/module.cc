@@ -1,0 +1,13 @@
+// The module qkv._core.
+#include "qkv/version.h"
+
+#include "bindings.h"
+
+NB_MODULE(_core, m) {
+  m.attr("__version__") = qkv::version();
+  qkv::python::bind_errors(m);
+  qkv::python::bind_attention(m);
+  qkv::python::bind_text(m);
+  qkv::python::bind_models(m);
+  qkv::python::bind_block(m);
+}
