@@ -18,6 +18,7 @@ from ._core import (
     Mask,
     Tokenizer,
     __version__,
+    alibi_slopes,
     explain_attention,
     linear_attention,
     linear_attention_backward,
@@ -43,7 +44,7 @@ from .errors import (
 __all__ = [
     "ArgumentError", "Attention", "ConfigError", "DataError", "EncoderBlock", "Encoding", "Error", "InternalError", "IoError",
     "Mask", "Model", "ModelError", "NumericError", "Prediction", "ShapeError", "Tokenizer", "TrainOutcome", "UnsupportedError",
-    "__version__", "errors", "explain_attention", "info", "lab", "linear_attention", "linear_attention_backward", "load",
+    "__version__", "alibi_slopes", "errors", "explain_attention", "info", "lab", "linear_attention", "linear_attention_backward", "load",
     "num_threads", "num_threads_reason", "scaled_dot_product_attention", "scaled_dot_product_attention_backward",
     "set_num_threads", "torch", "train",
 ]

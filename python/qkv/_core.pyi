@@ -28,29 +28,34 @@ class Mask:
     @staticmethod
     def window(left: int, right: int) -> Mask: ...
     @staticmethod
+    def window_with_globals(left: int, right: int, tokens: Sequence[int]) -> Mask: ...
+    @staticmethod
+    def alibi(slopes: Sequence[float]) -> Mask: ...
+    @staticmethod
     def lengths(lengths: Any) -> Mask: ...
     def __and__(self, other: Mask, /) -> Mask: ...
 
+def alibi_slopes(heads: int) -> list[float]: ...
 @overload
 def scaled_dot_product_attention(
     q: _Array, k: Any, v: Any, *, mask: Mask | None = None, causal: bool = False, window: _Window = None,
-    scale: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
+    scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
     return_lse: Literal[False] = False,
 ) -> _Array: ...
 @overload
 def scaled_dot_product_attention(
     q: _Array, k: Any, v: Any, *, mask: Mask | None = None, causal: bool = False, window: _Window = None,
-    scale: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
+    scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
     return_lse: Literal[True],
 ) -> tuple[_Array, _Array]: ...
 def scaled_dot_product_attention_backward(
     dout: Any, q: _Array, k: Any, v: Any, out: Any, lse: Any, *, mask: Mask | None = None, causal: bool = False,
-    window: _Window = None, scale: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0,
-    seed: int | None = None,
-) -> tuple[_Array, _Array, _Array]: ...
+    window: _Window = None, scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0,
+    seed: int | None = None, dbias_shape: Sequence[int] | None = None,
+) -> tuple[_Array, ...]: ...
 def explain_attention(
     q: Any, k: Any, v: Any, *, mask: Mask | None = None, causal: bool = False, window: _Window = None,
-    scale: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
+    scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
 ) -> list[tuple[str, str]]: ...
 def linear_attention(q: _Array, k: Any, v: Any, *, causal: bool = False) -> _Array: ...
 def linear_attention_backward(

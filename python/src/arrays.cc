@@ -234,7 +234,13 @@ nb::object torch_capsule(nb::handle tensor) {
 
 Array from_dlpack(nb::handle object, const char* where, const char* name) {
   const bool torch = is_torch(object);
-  if (!torch || !nb::cast<bool>(object.attr("device").attr("type").equal(nb::str("cpu")))) {
+  if (torch) {
+    const nb::object device = object.attr("device");
+    if (!device.attr("type").equal(nb::str("cpu"))) {
+      fail<ShapeError>(where, "expected {} on the CPU, got {}: copy it to the CPU first", name,
+                       nb::str(device).c_str());
+    }
+  } else {
     const nb::object device = object.attr("__dlpack_device__")();
     const int type = nb::cast<int>(nb::int_(device[0]));
     require<ShapeError>(type == kCpu, where,

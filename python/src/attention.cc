@@ -221,7 +221,7 @@ std::uint64_t fresh_seed() {
 struct Keywords {
   nb::object mask, window, seed;
   bool causal = false;
-  std::optional<double> scale;
+  std::optional<double> scale, softcap;
   std::string backend;
   double dropout_p = 0;
 
@@ -231,6 +231,7 @@ struct Keywords {
     if (causal) options.mask = options.mask & Mask::causal();
     if (!window.is_none()) options.mask = options.mask & import_window(window);
     options.scale = scale;
+    options.softcap = softcap;
     options.backend = import_backend(backend);
     options.dropout_p = dropout_p;
     std::uint64_t number = 0;
@@ -275,32 +276,43 @@ nb::object forward(nb::handle q, nb::handle k, nb::handle v, const Keywords& key
   return nb::make_tuple(exported, export_result(call, lse));
 }
 
-nb::object backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle v, nb::handle out,
-                    nb::handle lse, const Keywords& keywords) {
+// What the forward pass gave, and what its result's gradient is.
+struct BackwardArrays {
+  nb::handle dout, out, lse;
+};
+
+nb::object backward(nb::handle q, nb::handle k, nb::handle v, const BackwardArrays& arrays,
+                    const Keywords& keywords, const std::optional<Extents>& dbias_shape) {
   const Call call = import_call(q, k, v);
   const ops::AttentionOptions options = keywords.options(/*may_draw_seed=*/false);
-  const Tensor dout_tensor = import_operand(dout, "dout").tensor;
+  const Tensor dout_tensor = import_operand(arrays.dout, "dout").tensor;
   ops::AttentionResult result;
-  result.out = import_operand(out, "out").tensor;
-  Array lse_array = import_array(lse, kWhere, "lse");
+  result.out = import_operand(arrays.out, "out").tensor;
+  Array lse_array = import_array(arrays.lse, kWhere, "lse");
   require<ShapeError>(lse_array.rank() >= 2, kWhere,
                       "expected lse of shape [..., heads, length], got {}", lse_array.shape_text());
   result.lse = fold_leading(std::move(lse_array), 2, "lse").tensor;
-  ops::AttentionGradients gradients{empty_like(call.q.tensor), empty_like(call.k.tensor),
-                                    empty_like(call.v.tensor)};
+  ops::AttentionGradients gradients{
+      empty_like(call.q.tensor), empty_like(call.k.tensor), empty_like(call.v.tensor), {}};
+  if (dbias_shape) gradients.dbias = Tensor::zeros(Shape(*dbias_shape), call.q.tensor.dtype());
   if (call.is_empty() || call.no_channels) {
     for (const Tensor& gradient : {gradients.dq, gradients.dk, gradients.dv}) gradient.fill(0);
   } else {
     const ops::AttentionInput input = call.input();
     result.out = call.turned(result.out);
     const ops::AttentionGradients turned{call.turned(gradients.dq), call.turned(gradients.dk),
-                                         call.turned(gradients.dv)};
+                                         call.turned(gradients.dv), gradients.dbias};
     const Tensor dout_turned = call.turned(dout_tensor);
     const nb::gil_scoped_release no_gil;
     ops::attention_backward(dout_turned, input, result, options, turned);
   }
-  return nb::make_tuple(export_result(call, gradients.dq), export_result(call, gradients.dk),
-                        export_result(call, gradients.dv));
+  const nb::object dq = export_result(call, gradients.dq), dk = export_result(call, gradients.dk),
+                   dv = export_result(call, gradients.dv);
+  if (!dbias_shape) return nb::make_tuple(dq, dk, dv);
+  Extents strides;
+  for (int i = 0; i < gradients.dbias.rank(); ++i) strides.push_back(gradients.dbias.stride(i));
+  return nb::make_tuple(
+      dq, dk, dv, export_array(gradients.dbias, *dbias_shape, strides, call.library, call.like));
 }
 
 nb::list explain(nb::handle q, nb::handle k, nb::handle v, const Keywords& keywords) {
@@ -378,111 +390,59 @@ nb::object linear_backward(nb::handle dout, nb::handle q, nb::handle k, nb::hand
                         export_result(call, gradients[2]));
 }
 
-std::vector<std::int64_t> import_lengths(nb::handle object) {
-  std::vector<std::int64_t> lengths;
-  const bool is_array = PyObject_CheckBuffer(object.ptr()) || nb::hasattr(object, "__dlpack__");
-  if (!is_array) {
-    if (nb::try_cast(object, lengths)) return lengths;
-    type_error(fmt::format("[Mask::lengths] expected whole numbers, one for each sequence, got {}",
-                           nb::repr(object).c_str()));
-  }
-  const Array array = import_array(object, "Mask::lengths", "lengths");
-  require<ShapeError>(array.rank() == 1, "Mask::lengths", "expected lengths of shape [B], got {}",
-                      array.shape_text());
-  if (is_floating(array.dtype) || array.dtype == DType::kBool) {
-    type_error(
-        fmt::format("[Mask::lengths] expected whole numbers, got {}", dtype_name(array.dtype)));
-  }
-  const Tensor wide = array.tensor().to(DType::kInt64).contiguous();
-  lengths.assign(wide.data<std::int64_t>(), wide.data<std::int64_t>() + wide.numel());
-  return lengths;
-}
-
-void bind_mask(nb::module_& m) {
-  nb::class_<Mask>(m, "Mask",
-                   "What each query may attend to. Made by the functions below, joined with &.\n\n"
-                   "Mask() shows everything. Arrays are shared, not copied: leave them as they are "
-                   "while the mask is in use.")
-      .def(nb::init<>())
-      .def_static(
-          "keep",
-          [](nb::handle a) { return Mask::keep(import_array(a, "Mask::keep", "keep").tensor()); },
-          nb::arg("keep"),
-          "True (nonzero): the query may attend to the key. bool or integers of shape [N, S], "
-          "[B, 1, 1, S], [B, 1, N, S] or [B, H, N, S]; extents of 1 broadcast.")
-      .def_static(
-          "block",
-          [](nb::handle a) {
-            return Mask::block(import_array(a, "Mask::block", "block").tensor());
-          },
-          nb::arg("block"),
-          "True (nonzero): the query may not attend to the key. Shapes as for keep.")
-      .def_static(
-          "additive",
-          [](nb::handle a) {
-            return Mask::additive(import_array(a, "Mask::additive", "bias").tensor());
-          },
-          nb::arg("bias"),
-          "Added to the scaled scores; -inf blocks. float32 or float64, shapes as for keep.")
-      .def_static("causal", &Mask::causal,
-                  "Query i sees keys j <= i + S - N: the last query sees the last key.")
-      .def_static("window", nb::overload_cast<std::int64_t>(&Mask::window), nb::arg("n"),
-                  "|i + S - N - j| < n, n >= 1; with causal the query and its n - 1 predecessors.")
-      .def_static("window", nb::overload_cast<std::int64_t, std::int64_t>(&Mask::window),
-                  nb::arg("left"), nb::arg("right"),
-                  "-left <= j - (i + S - N) <= right; -1: no limit on that side.")
-      .def_static(
-          "lengths", [](nb::handle n) { return Mask::lengths(import_lengths(n)); },
-          nb::arg("lengths"),
-          "Keys j >= lengths[b] are hidden. Whole numbers, one for each sequence.")
-      .def(
-          "__and__", [](const Mask& a, const Mask& b) { return a & b; }, nb::is_operator(),
-          "Intersects what is visible and adds biases.")
-      .def("__repr__", [](const Mask& mask) { return "qkv.Mask(" + mask.str() + ")"; });
-}
-
 // The keywords of the three functions of softmax attention, in one place.
 #define QKV_KEYWORDS                                                            \
   nb::kw_only(), nb::arg("mask") = nb::none(), nb::arg("causal") = false,       \
                  nb::arg("window") = nb::none(), nb::arg("scale") = nb::none(), \
-                 nb::arg("backend") = "auto", nb::arg("dropout_p") = 0.0,       \
-                 nb::arg("seed") = nb::none()
+                 nb::arg("softcap") = nb::none(), nb::arg("backend") = "auto",  \
+                 nb::arg("dropout_p") = 0.0, nb::arg("seed") = nb::none()
 
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-  bind_mask(m);
   m.def(
       "scaled_dot_product_attention",
       [](nb::handle q, nb::handle k, nb::handle v, nb::object mask, bool causal, nb::object window,
-         std::optional<double> scale, const std::string& backend, double dropout_p, nb::object seed,
-         bool return_lse) {
-        return forward(q, k, v, {mask, window, seed, causal, scale, backend, dropout_p},
+         std::optional<double> scale, std::optional<double> softcap, const std::string& backend,
+         double dropout_p, nb::object seed, bool return_lse) {
+        return forward(q, k, v, {mask, window, seed, causal, scale, softcap, backend, dropout_p},
                        return_lse);
       },
-      nb::arg("q"), nb::arg("k"), nb::arg("v"), QKV_KEYWORDS, nb::arg("return_lse") = false);
+      nb::arg("q"), nb::arg("k"), nb::arg("v"), QKV_KEYWORDS, nb::arg("return_lse") = false,
+      "softmax(cap(scale * q k^T) + bias over visible keys) v for arrays [..., heads, length, "
+      "channels].\n"
+      "With return_lse also the logarithm of the sum of exponentials, [..., heads, length].");
   m.def(
       "scaled_dot_product_attention_backward",
       [](nb::handle dout, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
          nb::object mask, bool causal, nb::object window, std::optional<double> scale,
-         const std::string& backend, double dropout_p, nb::object seed) {
-        return backward(dout, q, k, v, out, lse,
-                        {mask, window, seed, causal, scale, backend, dropout_p});
+         std::optional<double> softcap, const std::string& backend, double dropout_p,
+         nb::object seed, const std::optional<Extents>& dbias_shape) {
+        return backward(q, k, v, {dout, out, lse},
+                        {mask, window, seed, causal, scale, softcap, backend, dropout_p},
+                        dbias_shape);
       },
       nb::arg("dout"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
-      QKV_KEYWORDS);
+      QKV_KEYWORDS, nb::arg("dbias_shape") = nb::none(),
+      "(dq, dk, dv), under the keywords of the forward pass. With dbias_shape also the gradient of "
+      "an\n"
+      "additive bias of that shape: [N, S], [B, 1, 1, S], [B, 1, N, S] or [B, H, N, S], 1 where it "
+      "broadcasts.");
   m.def(
       "explain_attention",
       [](nb::handle q, nb::handle k, nb::handle v, nb::object mask, bool causal, nb::object window,
-         std::optional<double> scale, const std::string& backend, double dropout_p,
-         nb::object seed) {
-        return explain(q, k, v, {mask, window, seed, causal, scale, backend, dropout_p});
+         std::optional<double> scale, std::optional<double> softcap, const std::string& backend,
+         double dropout_p, nb::object seed) {
+        return explain(q, k, v, {mask, window, seed, causal, scale, softcap, backend, dropout_p});
       },
-      nb::arg("q"), nb::arg("k"), nb::arg("v"), QKV_KEYWORDS);
+      nb::arg("q"), nb::arg("k"), nb::arg("v"), QKV_KEYWORDS,
+      "Which implementation takes the call: (name, reason of refusal) in order; no reason for the "
+      "one taken.");
   m.def("linear_attention", &linear, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
-        nb::arg("causal") = false);
+        nb::arg("causal") = false,
+        "elu + 1 attention in linear time, for queries and keys of one length.");
   m.def("linear_attention_backward", &linear_backward, nb::arg("dout"), nb::arg("q"), nb::arg("k"),
-        nb::arg("v"), nb::kw_only(), nb::arg("causal") = false);
+        nb::arg("v"), nb::kw_only(), nb::arg("causal") = false, "(dq, dk, dv)");
 }
 
 }  // namespace qkv::python

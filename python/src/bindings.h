@@ -6,6 +6,7 @@
 namespace qkv::python {
 
 void bind_errors(nanobind::module_& m);
+void bind_masks(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
 void bind_models(nanobind::module_& m);

@@ -6,6 +6,7 @@
 NB_MODULE(_core, m) {
   m.attr("__version__") = qkv::version();
   qkv::python::bind_errors(m);
+  qkv::python::bind_masks(m);
   qkv::python::bind_attention(m);
   qkv::python::bind_text(m);
   qkv::python::bind_models(m);

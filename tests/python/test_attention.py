@@ -35,6 +35,8 @@ def problems(draw):
     if draw(st.booleans()):
         keywords["causal"] = facts["causal"] = True
     if draw(st.booleans()):
+        keywords["softcap"] = facts["softcap"] = draw(st.sampled_from([0.5, 2.0, 30]))
+    if draw(st.booleans()):
         window = draw(st.one_of(st.integers(1, 50), st.tuples(st.integers(-1, 40), st.integers(-1, 40))))
         keywords["window"] = facts["window"] = window
     if draw(st.booleans()):
@@ -49,6 +51,12 @@ def problems(draw):
             values = (rng.random(shape) < 0.6).astype(draw(st.sampled_from([bool, np.uint8, np.int64, np.int32, np.uint16])))
         mask = mask & getattr(Mask, kind)(lay_out(draw, values))
         facts[kind] = values
+    if draw(st.booleans()):
+        facts["slopes"] = qkv.alibi_slopes(heads)
+        mask = mask & Mask.alibi(facts["slopes"])
+    if "window" not in facts and draw(st.booleans()):
+        facts["window"], facts["tokens"] = (draw(st.integers(0, 9)), draw(st.integers(0, 9))), draw(st.lists(st.integers(0, 50), max_size=3))
+        mask = mask & Mask.window_with_globals(*facts["window"], facts["tokens"])
     if draw(st.booleans()):
         facts["lengths"] = rng.integers(0, s + 1, batch)
         mask = Mask.lengths(facts["lengths"]) & mask
@@ -98,6 +106,21 @@ def test_forward_and_backward_equal_the_definition(problem):
         for gradient, right, of in zip(got, reference.backward(dout, q, k, v, **facts), (q, k, v)):
             assert gradient.dtype == of.dtype
             assert reference.error(gradient, right) < 10 * tolerance
+
+
+@given(problems(), st.integers(0, 5))
+def test_gradient_of_a_bias(problem, form):
+    q, k, v, keywords, facts = problem
+    (batch, heads, n, _), s = q.shape, k.shape[2]
+    shape = [(n, s), (batch, 1, 1, s), (1, 1, n, s), (batch, 1, n, s), (batch, heads, n, s), (1, heads, 1, 1)][form]
+    out, lse = qkv.scaled_dot_product_attention(q, k, v, **keywords, return_lse=True)
+    dout = np.cos(np.arange(out.size, dtype=q.dtype)).reshape(out.shape)
+    *_, dbias = qkv.scaled_dot_product_attention_backward(dout, q, k, v, out, lse, **keywords, dbias_shape=shape)
+    full = (1,) * (4 - len(shape)) + shape
+    wanted = reference.backward(dout, q, k, v, **facts)[3]
+    wanted = wanted.sum(axis=tuple(i for i in range(4) if full[i] == 1), keepdims=True).reshape(shape)
+    assert dbias.shape == shape and dbias.dtype == q.dtype
+    assert np.abs(dbias - wanted).max() < 100 * TOLERANCE[q.dtype.type] * max(np.abs(dout).max(), 1)
 
 
 @given(st.lists(st.integers(0, 3), max_size=3), st.sampled_from(["c", "broadcast", "reversed"]), st.booleans())

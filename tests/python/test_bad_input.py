@@ -36,6 +36,10 @@ REFUSED = {
     "list as mask": (lambda: sdpa(mask=[[True]]), TypeError, "expected a qkv.Mask, got list"),
     "scale NaN": (lambda: sdpa(scale=float("nan")), qkv.ArgumentError, "expected a scale that is finite as float32, got nan"),
     "scale text": (lambda: sdpa(scale="1"), TypeError, "incompatible function arguments"),
+    "softcap 0": (lambda: sdpa(softcap=0), qkv.ArgumentError, "expected a softcap > 0"),
+    "softcap NaN": (lambda: sdpa(softcap=float("nan")), qkv.ArgumentError, "expected a softcap > 0"),
+    "slopes": (lambda: sdpa(mask=Mask.alibi([1.0])), qkv.ShapeError, "got 1"),
+    "globals negative": (lambda: Mask.window_with_globals(1, 1, [-1]), qkv.ArgumentError, "got -1"),
     "window 0": (lambda: sdpa(window=0), qkv.ArgumentError, "at least 1 key, got 0"),
     "window negative": (lambda: sdpa(window=(-2, 0)), qkv.ArgumentError, "got -2 and 0"),
     "window float": (lambda: sdpa(window=1.5), TypeError, "expected window as n or (left, right), got 1.5"),
@@ -90,7 +94,7 @@ def test_backward_wants_what_forward_gave():
         return qkv.scaled_dot_product_attention_backward(dout, X, X, X, out, lse, **keywords)
 
     assert len(backward()) == 3
-    for bad in ({"dout": out[:1]}, {"dout": out.astype(float)}, {"out": out[:, :2]}, {"lse": lse[:, :2]}, {"lse": lse.astype(float)},
+    for bad in ({"dbias_shape": (6, 5)}, {"dbias_shape": (6,)}, {"dbias_shape": (-1, 6)}, {"dout": out[:1]}, {"dout": out.astype(float)}, {"out": out[:, :2]}, {"lse": lse[:, :2]}, {"lse": lse.astype(float)},
                 {"lse": lse[0, 0]}):
         with pytest.raises(qkv.ShapeError, match="expected"):
             backward(**bad)

@@ -55,7 +55,7 @@ def test_typed_and_complete():
 
 def test_signature_is_the_promised_one():
     signature = qkv.scaled_dot_product_attention.__doc__
-    for name in ("mask", "causal", "window", "scale", "backend", "dropout_p", "seed", "return_lse"):
+    for name in ("mask", "causal", "window", "scale", "softcap", "backend", "dropout_p", "seed", "return_lse"):
         assert f"{name}:" in signature
 
 
