@@ -357,9 +357,11 @@ nb::object export_array(const Tensor& tensor, const std::vector<std::int64_t>& s
     return make(
         nb::ndarray<nb::numpy>(data, extents.size(), extents.data(), owner, strides.data(), type));
   }
-  if (library == Library::kTorch) {
-    return make(nb::ndarray<nb::pytorch>(data, extents.size(), extents.data(), owner,
-                                         strides.data(), type));
+  if (library == Library::kTorch) {  // from a capsule: a third of the time that an array takes
+    static PyObject* const from_dlpack =
+        nb::object(nb::module_::import_("torch.utils.dlpack").attr("from_dlpack")).release().ptr();
+    return nb::handle(from_dlpack)(
+        make(nb::ndarray<>(data, extents.size(), extents.data(), owner, strides.data(), type)));
   }
   const nb::object exported = make(nb::ndarray<nb::array_api>(data, extents.size(), extents.data(),
                                                               owner, strides.data(), type));

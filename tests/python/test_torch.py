@@ -64,6 +64,7 @@ def calls(draw):
     return q, k, v, options
 
 
+@settings(max_examples=40)
 @given(calls())
 def test_values_and_gradients_are_pytorchs(call):
     q, k, v, options = call
@@ -109,8 +110,26 @@ def test_gradcheck():
 
 def test_second_gradients_are_refused_in_words():
     q, k, v = (randn(1, 1, 3, 2, grad=True) for _ in range(3))
+    first = torch.autograd.grad(sdpa(q, k, v).sum(), q, create_graph=True)[0]
+    assert torch.allclose(first, torch.autograd.grad(by_definition(q, k, v).sum(), q)[0])
     with pytest.raises(qkv.UnsupportedError, match="expected to be differentiated once, got a second time"):
         torch.autograd.gradgradcheck(sdpa, (q, k, v))
+
+
+def test_tracers_see_the_operator():
+    x = randn(2, 1, 2, 5, 4)
+    wanted = torch.stack([sdpa(y, y, y) for y in x])
+    traced = torch.jit.trace(lambda y: sdpa(y, y, y), x[0])
+    assert torch.allclose(traced(x[1]), wanted[1])
+    with torch.utils.flop_counter.FlopCounterMode(display=False):
+        assert torch.allclose(sdpa(x[0], x[0], x[0]), wanted[0])
+    graph = torch.export.export(Attend(), (x[0],)).graph
+    assert any("qkv.attention" in str(node.target) for node in graph.nodes)
+
+
+class Attend(torch.nn.Module):
+    def forward(self, x):
+        return sdpa(x, x, x)
 
 
 def test_opcheck():

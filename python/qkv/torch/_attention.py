@@ -52,7 +52,7 @@ def attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
     seed = None
     if dropout_p > 0.0:
         seed = torch.randint(0, 2**63 - 1, (), dtype=torch.int64)
-    out, _ = attention(query, key, value, attn_mask, seed, dropout_p, is_causal, scale, softcap)
+    out = attention(query, key, value, attn_mask, seed, dropout_p, is_causal, scale, softcap)
     if len(shape) != 4:
         out = out.reshape(*shape[:-1], value.shape[3])
     return out if dtype == out.dtype else out.to(dtype)

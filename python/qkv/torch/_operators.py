@@ -6,6 +6,7 @@ All tensors have four dimensions [B, H, N, D]; k and v may have fewer heads. mas
 from __future__ import annotations
 
 import torch
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from .. import _core
 from .._core import Mask
@@ -84,4 +85,43 @@ def _refuse_second(ctx, *_):
 
 torch.library.register_autograd("qkv::attention", _gradients, setup_context=_keep, lib=_LIBRARY)
 torch.library.register_autograd("qkv::attention_backward", _refuse_second, lib=_LIBRARY)
-attention = torch.ops.qkv.attention.default
+_operator = torch.ops.qkv.attention.default
+
+
+class _Direct(torch.autograd.Function):
+    """The operator with its gradient, for tensors that nobody traces or transforms: without the dispatcher's 50 microseconds."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        output = _attention(*inputs)
+        _keep(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx, dout, _):
+        q, k, v, out, lse, mask, seed = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[3]
+        # Under create_graph the operator, which refuses a second gradient in words.
+        run = torch.ops.qkv.attention_backward.default if torch.is_grad_enabled() else _attention_backward
+        dq, dk, dv, dmask = run(dout, q, k, v, out, lse, mask, seed, *ctx.options, wanted)
+        return dq, dk, dv, dmask if wanted else None, *(None,) * 5
+
+
+def _is_plain(tensor):
+    return tensor is None or type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_watched():
+    """Whether a mode, a transform or a tracer has to see the operator."""
+    return is_in_torch_dispatch_mode() or torch._C._are_functorch_transforms_active() or torch.jit.is_tracing()
+
+
+def attention(q, k, v, mask, seed, dropout_p, is_causal, scale, softcap):
+    """The result of the operator, alone."""
+    plain = not torch.compiler.is_compiling() and _is_plain(q) and _is_plain(k) and _is_plain(v) and _is_plain(mask)
+    if not plain or q.device.type != "cpu" or _is_watched():
+        return _operator(q, k, v, mask, seed, dropout_p, is_causal, scale, softcap)[0]
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (mask is not None and mask.requires_grad)):
+        return _Direct.apply(q, k, v, mask, seed, dropout_p, is_causal, scale, softcap)[0]
+    keywords = _keywords(q, k, mask, seed, dropout_p, is_causal, scale, softcap)
+    return _core.scaled_dot_product_attention(q.detach(), k.detach(), v.detach(), **keywords)
