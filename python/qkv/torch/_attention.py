@@ -34,13 +34,18 @@ def scaled_dot_product_attention(
 
 def attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, softcap=None) -> Tensor:
     """The function above, with a soft-cap, and with a mask beside the triangle."""
-    query, key, value = _autocast(query, key, value)
-    _check(query, key, value, attn_mask)
-    dtype = query.dtype
-    if dtype in _HALF:
-        query, key, value = query.float(), key.float(), value.float()
-    shape = query.shape
-    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4 or query.shape[:2] != key.shape[:2] or key.shape[:2] != value.shape[:2]:
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = _autocast(query, key, value)
+    dtype, device = query.dtype, query.device
+    if dtype not in _NATIVE or device.type != "cpu" or key.dtype != dtype or value.dtype != dtype or attn_mask is not None:
+        _check(query, key, value, attn_mask)
+        if dtype in _HALF:
+            query, key, value = query.float(), key.float(), value.float()
+    elif key.device != device or value.device != device:
+        _check(query, key, value, attn_mask)
+    shape, keys_shape, values_shape = query.shape, key.shape, value.shape
+    if (len(shape) != 4 or len(keys_shape) != 4 or len(values_shape) != 4 or shape[0] != keys_shape[0] or shape[0] != values_shape[0]
+            or keys_shape[1] != values_shape[1] or (shape[1] != keys_shape[1] and not enable_gqa)):
         query, key, value, shape = _as_four(query, key, value, enable_gqa)
     if attn_mask is not None:
         attn_mask = _mask_as_four(attn_mask, shape)
@@ -59,8 +64,6 @@ def attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    if not torch.is_autocast_enabled("cpu"):
-        return tensors
     dtype = torch.get_autocast_dtype("cpu")
     return tuple(t.to(dtype) if t.dtype in (torch.float32, torch.bfloat16, torch.float16) else t for t in tensors)
 
@@ -72,9 +75,6 @@ def _check(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) 
     if query.dtype not in _NATIVE + _HALF or key.dtype != query.dtype or value.dtype != query.dtype:
         raise ShapeError(f"[attention] expected query, key and value of one floating type, got {query.dtype}, {key.dtype} and "
                          f"{value.dtype}")
-    if min(query.dim(), key.dim(), value.dim()) < 2:
-        raise ShapeError(f"[attention] expected tensors [..., length, channels], got {list(query.shape)}, {list(key.shape)} and "
-                         f"{list(value.shape)}")
     if attn_mask is not None and attn_mask.dtype != torch.bool and not attn_mask.dtype.is_floating_point:
         raise ShapeError(f"[attention] expected attn_mask of type bool (True may attend) or floating (added to the scores), got "
                          f"{attn_mask.dtype}")
@@ -83,6 +83,9 @@ def _check(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None) 
 def _as_four(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...]]:
     """The three as [B, H, N, D], and the shape that query stands for. Leading dimensions broadcast; so do heads, unless they are
     grouped."""
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        raise ShapeError(f"[attention] expected tensors [..., length, channels], got {list(query.shape)}, {list(key.shape)} and "
+                         f"{list(value.shape)}")
     dims = max(3, query.dim(), key.dim(), value.dim())
     wide = [t[(None,) * (dims - t.dim())] for t in (query, key, value)]
     heads = [t.shape[-3] for t in wide]

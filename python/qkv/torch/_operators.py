@@ -121,7 +121,11 @@ def attention(q, k, v, mask, seed, dropout_p, is_causal, scale, softcap):
     plain = not torch.compiler.is_compiling() and _is_plain(q) and _is_plain(k) and _is_plain(v) and _is_plain(mask)
     if not plain or q.device.type != "cpu" or _is_watched():
         return _operator(q, k, v, mask, seed, dropout_p, is_causal, scale, softcap)[0]
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (mask is not None and mask.requires_grad)):
-        return _Direct.apply(q, k, v, mask, seed, dropout_p, is_causal, scale, softcap)[0]
+    if q.requires_grad or k.requires_grad or v.requires_grad or (mask is not None and mask.requires_grad):
+        if torch.is_grad_enabled():
+            return _Direct.apply(q, k, v, mask, seed, dropout_p, is_causal, scale, softcap)[0]
+        q, k, v = q.detach(), k.detach(), v.detach()
+    if mask is None and seed is None and not is_causal:
+        return _core.scaled_dot_product_attention(q, k, v, scale=scale, softcap=softcap, dropout_p=dropout_p)
     keywords = _keywords(q, k, mask, seed, dropout_p, is_causal, scale, softcap)
-    return _core.scaled_dot_product_attention(q.detach(), k.detach(), v.detach(), **keywords)
+    return _core.scaled_dot_product_attention(q, k, v, **keywords)
