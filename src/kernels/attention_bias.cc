@@ -1,6 +1,7 @@
 #include "kernels/attention_bias.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 
 #include "base/thread_pool.h"
@@ -110,6 +111,16 @@ void hide_beside_window(const AttentionWindow& w, std::int64_t offset, const Fla
   }
 }
 
+void join_slopes(const BiasContext& c, const FlashTile& t, float* bias) {
+  const double slope = c.mask->slopes[c.h] * kLog2E;
+  for (std::int64_t r = 0; r < t.keys; ++r)
+    for (std::int64_t i = 0; i < t.queries; ++i) {
+      const std::int64_t distance = t.first_query + i + c.offset - t.first_key - r;
+      float& to = bias[r * t.stride + i];
+      to = join(to, static_cast<float>(-slope * static_cast<double>(std::abs(distance))));
+    }
+}
+
 // Adds a tile's gradients to elements that may stand for several queries or keys.
 template <class Element>
 void add_tile(const AttentionBiasGradient& to, const BiasContext& c, const FlashTile& t,
@@ -164,19 +175,27 @@ AttentionBiasGradient share_of(const AttentionBiasGradient& like, double* data) 
 
 }  // namespace
 
+bool tile_is_open(const BiasContext& c, const FlashTile& tile) {
+  if (c.mask->array_count > 0 || c.with_slopes) return false;
+  if (c.band && window_of_tile(*c.band, c.offset, tile) != FlashBias::kOpen) return false;
+  for (int w = 0; w < c.mask->window_count; ++w)
+    if (window_of_tile(c.mask->windows[w], c.offset, tile) != FlashBias::kOpen) return false;
+  return true;
+}
+
 FlashBias fill_bias(const void* context, const FlashTile& tile, float* bias) {
   const auto& c = *static_cast<const BiasContext*>(context);
-  bool fill = c.mask->array_count > 0;
-  for (int w = 0; w < c.mask->window_count; ++w) {
-    const FlashBias kind = window_of_tile(c.mask->windows[w], c.offset, tile);
-    if (kind == FlashBias::kBlocked) return kind;
-    fill = fill || kind == FlashBias::kPartial;
-  }
-  if (!fill) return FlashBias::kOpen;
-  std::fill(bias, bias + tile.keys * tile.stride, 0.0f);
+  if (tile_is_open(c, tile)) return FlashBias::kOpen;
+  for (int w = 0; w < c.mask->window_count; ++w)
+    if (window_of_tile(c.mask->windows[w], c.offset, tile) == FlashBias::kBlocked)
+      return FlashBias::kBlocked;
+  for (std::int64_t r = 0; r < tile.keys; ++r)
+    std::fill_n(bias + r * tile.stride, tile.queries, 0.0f);
+  if (c.band) hide_beside_window(*c.band, c.offset, tile, bias);
   for (int w = 0; w < c.mask->window_count; ++w)
     hide_beside_window(c.mask->windows[w], c.offset, tile, bias);
   for (int a = 0; a < c.mask->array_count; ++a) join_any(c.mask->arrays[a], c, tile, bias);
+  if (c.with_slopes) join_slopes(c, tile, bias);
   std::int32_t open = 0, blocked = 0;
   for (std::int64_t r = 0; r < tile.keys; ++r)
     for (std::int64_t i = 0; i < tile.queries; ++i) {

@@ -15,8 +15,15 @@ struct BiasContext {
   std::int64_t b, h;
   std::int64_t offset;  // S - N
   const AttentionBiasGradient* gradient;
+  // What the kernel does not see to itself: the window of the mask (null: it does), the slopes.
+  const AttentionWindow* band;
+  bool with_slopes;
 };
 
+// Whether fill_bias would do nothing to the tiles of all heads, without looking at arrays.
+bool tile_is_open(const BiasContext& context, const FlashTile& tile);
+
+// Writes lanes [0, tile.queries) of the bias alone.
 FlashBias fill_bias(const void* context, const FlashTile& tile, float* bias);
 void add_bias_gradient(const void* context, const FlashTile& tile, const float* gradients);
 

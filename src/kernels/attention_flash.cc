@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/thread_pool.h"
 #include "kernels/attention_bias.h"
+#include "kernels/attention_decode.h"
 #include "kernels/attention_list.h"
 #include "kernels/attention_workspace.h"
 
@@ -70,10 +71,7 @@ FlashHead make_head(const Problem& p, std::int64_t b, std::int64_t h, std::int64
   head.head_size = p.head_size;
   head.value_size = p.value_size;
   head.tile = tile_width(head.queries, lanes);
-  head.scale = static_cast<float>(p.scale);
-  head.softcap = static_cast<float>(p.softcap) * kLog2E;
-  head.query_scale = p.softcap != 0 ? static_cast<float>(p.scale / p.softcap) : head.scale * kLog2E;
-  head.slope = p.mask.slopes ? static_cast<float>(p.mask.slopes[h]) * kLog2E : 0;
+  set_scales(head, p, h);
   head.add_to_kv = h % p.group() != 0;
   head.dropout = p.dropout.active();
   head.threshold =
@@ -111,11 +109,13 @@ constexpr std::int64_t kAll = std::int64_t{1} << 60;
 
 // Short sequences with all their heads share items; the heads of longer ones have their own, cut
 // into up to `pieces(tiles)` runs of tiles. The cut has no influence on any bit.
-template <class Pieces>
-std::vector<Item> plan(const Problem& p, std::int64_t heads, std::int64_t lanes, Pieces pieces) {
+template <class IsPlanned, class Pieces>
+std::vector<Item> plan(const Problem& p, std::int64_t heads, std::int64_t lanes,
+                       const IsPlanned& is_planned, const Pieces& pieces) {
   std::vector<Item> items, shared;
   std::int64_t shared_work = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
+    if (!is_planned(b)) continue;
     const std::int64_t n = p.queries.length(b);
     const std::int64_t work =
         p.heads * (n * p.keys.length(b) * (p.head_size + p.value_size) + kHeadWork);
@@ -147,7 +147,7 @@ void with_head(const FlashTable& table, const Problem& p, std::int64_t b, std::i
                const AttentionBiasGradient* dbias,
                std::int64_t (*scratch)(const FlashHead&, std::int64_t), const Body& body) {
   FlashHead head = make_head(p, b, h, table.lanes);
-  const BiasContext context{&p.mask, b, h, head.offset, dbias};
+  const BiasContext context{&p.mask, b, h, head.offset, dbias, nullptr, false};
   if (p.mask.has_bias()) head.fill_bias = fill_bias;
   if (dbias) head.add_bias_gradient = add_bias_gradient;
   head.bias_context = &context;
@@ -225,13 +225,22 @@ void backward_with_bias(const FlashTable& table, const Problem& p) {
 
 }  // namespace
 
+void set_scales(FlashHead& head, const AttentionProblem<float>& p, std::int64_t h) {
+  head.scale = static_cast<float>(p.scale);
+  head.softcap = static_cast<float>(p.softcap) * kLog2E;
+  head.query_scale = p.softcap != 0 ? static_cast<float>(p.scale / p.softcap) : head.scale * kLog2E;
+  head.slope = p.mask.slopes ? static_cast<float>(p.mask.slopes[h]) * kLog2E : 0;
+}
+
 void flash_forward(const FlashTable& table, const AttentionProblem<float>& p) {
   // A head is cut only when there are too few to keep every thread busy.
   const std::int64_t wanted = 4 * num_threads(), heads = p.batch * p.heads;
   const auto pieces = [&](std::int64_t) {
     return (wanted + heads - 1) / std::max<std::int64_t>(heads, 1);
   };
-  const std::vector<Item> items = plan(p, p.heads, table.lanes, pieces);
+  decode_forward(table, p);
+  const auto is_planned = [&](std::int64_t b) { return !is_decoded(p, b); };
+  const std::vector<Item> items = plan(p, p.heads, table.lanes, is_planned, pieces);
   parallel_for(static_cast<std::int64_t>(items.size()), [&](std::int64_t index) {
     const Item& item = items[static_cast<std::size_t>(index)];
     for (std::int64_t b = item.b; b < item.b_end; ++b)
@@ -244,8 +253,9 @@ void flash_forward(const FlashTable& table, const AttentionProblem<float>& p) {
 
 void flash_backward(const FlashTable& table, const AttentionProblem<float>& p) {
   if (p.dbias.data != nullptr) return backward_with_bias(table, p);
-  const std::vector<Item> items =
-      plan(p, p.kv_heads, table.lanes, [](std::int64_t) { return std::int64_t{1}; });
+  const std::vector<Item> items = plan(
+      p, p.kv_heads, table.lanes, [](std::int64_t) { return true; },
+      [](std::int64_t) { return std::int64_t{1}; });
   const auto size = static_cast<std::int64_t>(items.size());
   const auto parts_of = [&](std::int64_t b) { return key_parts(p.visible_keys(b)).count; };
   const bool few = size < 4 * num_threads();

@@ -14,6 +14,7 @@ namespace qkv::inline v0::kernels {
 inline constexpr std::int64_t kFlashQueries = 64;
 inline constexpr std::int64_t kForwardKeys = 128;
 inline constexpr std::int64_t kBackwardKeys = 64;
+inline constexpr std::int64_t kDecodeKeys = 64;  // likewise of decode, with keys and values
 
 // Rows of one operand: row t at data + t * stride, channels contiguous.
 struct FlashRows {
@@ -69,6 +70,17 @@ struct FlashTile {
   std::int64_t stride;  // of the rows (keys) of a tile buffer, in floats
 };
 
+// Few queries of the heads that share a key/value head: the rows of one tile.
+struct FlashDecode {
+  FlashHead head;  // k, v, sizes, softcap, bias; tile: lanes of the rows; scratch: behind q
+  std::int64_t rows;
+  bool transposed;        // q is [D][tile]; else [rows to whole fours][q_stride], zeros behind D
+  std::int64_t q_stride;  // D in whole registers
+  const float* q;         // times query_scale
+  float *maximum, *sum;   // results: of every row (log2 domain), [tile] each
+  float* out;             // [rows][Dv in whole registers], times sum
+};
+
 // What an instruction set provides.
 struct FlashTable {
   // Queries [begin, end) of a head; begin is a multiple of the tile.
@@ -76,11 +88,16 @@ struct FlashTable {
   // Keys [begin, end) of a head, begin a multiple of kBackwardKeys: writes (or adds, see above)
   // their dk and dv, and their share of dq.
   void (*backward)(const FlashHead& head, std::int64_t begin, std::int64_t end);
+  // Keys [begin, end) against all rows.
+  void (*decode)(const FlashDecode& decode, std::int64_t begin, std::int64_t end);
   std::int64_t lanes;
 };
 
 template <class T>
 struct AttentionProblem;
+
+// scale, query_scale, softcap and slope of query head h.
+void set_scales(FlashHead& head, const AttentionProblem<float>& problem, std::int64_t h);
 
 // Plan and run a whole problem on the pool. dk and dv of keys that lengths hides are zeroed.
 void flash_forward(const FlashTable& table, const AttentionProblem<float>& problem);

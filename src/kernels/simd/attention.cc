@@ -1,11 +1,12 @@
 // The attention kernels of one instruction set.
 #include "kernels/simd/attention_backward.h"
+#include "kernels/simd/attention_decode.h"
 #include "kernels/simd/attention_linear.h"
 
 namespace qkv::inline v0::kernels::QKV_ISA {
 
 extern const FlashTable kFlashTable;
-const FlashTable kFlashTable = {forward_queries, backward_keys, kLanes};
+const FlashTable kFlashTable = {forward_queries, backward_keys, decode_keys, kLanes};
 
 extern const LinearTable kLinearTable;
 const LinearTable kLinearTable = {linear_forward, linear_backward, kLanes};
