@@ -22,8 +22,11 @@ constexpr double kLn2 = 0.69314718055994530942;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 constexpr std::int64_t kMostQueries = 8, kLeastKeys = 256;
-// Keys of a part, and parts of a sequence.
-constexpr std::int64_t kPartKeys = 512, kMostParts = 64;
+// Keys of a part, and parts of a sequence. All heads go through a part before the next one begins:
+// where heads lie side by side in memory, pages are then read as wholes.
+constexpr std::int64_t kPartKeys = 128, kMostParts = 512;
+// Parts of a work item.
+constexpr std::int64_t kItemParts = 4;
 // Up to so many rows a product by horizontal sums is cheaper.
 constexpr std::int64_t kDotRows = 8;
 
@@ -205,25 +208,31 @@ void decode_forward(const FlashTable& table, const Problem& p) {
   std::int64_t total = 0;
   const std::vector<Rows> rows = rows_to_decode(p, table.lanes, &total);
   if (rows.empty()) return;
+  // The rows of one sequence lie side by side in `rows`.
   struct Item {
-    std::int64_t rows, part;
+    std::size_t first, last;  // rows [first, last)
+    std::int64_t begin, end;  // parts, or rows of queries
   };
   std::vector<Item> items, results;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const auto index = static_cast<std::int64_t>(r);
-    const std::int64_t parts = parts_of(p.keys.length(rows[r].b)).count;
-    for (std::int64_t part = 0; part < parts; ++part) items.push_back({index, part});
-    for (std::int64_t row = 0; row < layout_of(p, rows[r], table.lanes).rows; ++row)
-      results.push_back({index, row});
+  for (std::size_t first = 0, last = 0; first < rows.size(); first = last) {
+    while (last < rows.size() && rows[last].b == rows[first].b) ++last;
+    const std::int64_t parts = parts_of(p.keys.length(rows[first].b)).count;
+    for (std::int64_t part = 0; part < parts; part += kItemParts)
+      items.push_back({first, last, part, std::min(parts, part + kItemParts)});
+    for (std::size_t r = first; r < last; ++r)
+      results.push_back({r, r + 1, 0, layout_of(p, rows[r], table.lanes).rows});
   }
   const Workspace<float> memory(total);
   parallel_for(static_cast<std::int64_t>(items.size()), [&](std::int64_t at) {
     const Item& item = items[static_cast<std::size_t>(at)];
-    decode_part(table, p, rows[static_cast<std::size_t>(item.rows)], item.part, memory.data());
+    for (std::int64_t part = item.begin; part < item.end; ++part)
+      for (std::size_t r = item.first; r < item.last; ++r)
+        decode_part(table, p, rows[r], part, memory.data());
   });
   parallel_for(static_cast<std::int64_t>(results.size()), [&](std::int64_t at) {
     const Item& item = results[static_cast<std::size_t>(at)];
-    join_parts(p, rows[static_cast<std::size_t>(item.rows)], item.part, table.lanes, memory.data());
+    for (std::int64_t row = item.begin; row < item.end; ++row)
+      join_parts(p, rows[item.first], row, table.lanes, memory.data());
   });
 }
 

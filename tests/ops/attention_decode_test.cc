@@ -51,10 +51,12 @@ struct Cache {
 }  // namespace
 
 TEST_P(AttentionDecode, equals_the_reference) {
-  for (const std::int64_t n : {1, 2, 5, 8})
-    for (const std::int64_t group : {1, 3, 4, 20})
+  for (const std::int64_t n : {1, 2, 8})
+    for (const std::int64_t group : {1, 4, 20})
       for (const std::int64_t d : {1, 33, 64}) {
+        if (n > 1 && group > 1 && d != 33) continue;
         Cache c;
+        c.b = 1;
         c.n = n;
         c.heads = 2 * group;
         c.d = d;
@@ -62,7 +64,7 @@ TEST_P(AttentionDecode, equals_the_reference) {
         c.s = 256 + 7 * n;
         c.expect_right();
         c.options.mask = Mask::causal();
-        c.s = 1300;
+        c.s = 900;
         c.expect_right();
       }
 }
