@@ -42,12 +42,13 @@ struct AttentionResult {
   Tensor out;  // as q with Dv in place of D, contiguous: [T, H, Dv], [B, N, H, Dv] or [B, H, N, Dv]
   Tensor lse;  // natural log of the sum of exponentials, fp32 (fp64 for fp64): [H, T] or [B, H, N];
                // -inf where no key is visible
-  Tensor weights;  // if asked: padded [B, H, N, S]; ragged: one flat tensor of B blocks [H, N_b,
-                   // S_b] in order
+  Tensor weights;  // if asked, of lse's type: padded [B, H, N, S]; ragged: one flat tensor of B
+                   // blocks [H, N_b, S_b] in order
 };
 
 // out = softmax(cap(scale * q k^T) + bias over visible keys) v per sequence and head; query head h
-// uses key/value head h * Hkv / H. fp32 and fp64. Exact semantics: docs/attention.md. Thread-safe;
+// uses key/value head h * Hkv / H. fp64, fp32, bf16 and fp16 (16-bit types
+// for storage: softmax and sums are fp32). Exact semantics: docs/attention.md. Thread-safe;
 // bits depend on neither threads nor the other sequences of the batch.
 QKV_API AttentionResult attention(const AttentionInput& input, const AttentionOptions& options);
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "qkv/dtype.h"
+
 #include "base/random.h"
 
 namespace qkv::inline v0::kernels {
@@ -132,6 +134,7 @@ struct AttentionMask {
 struct AttentionDropout {
   std::uint64_t threshold = 0;  // p * 2^32: a number below it drops the weight; 0: no dropout
   double keep_scale = 1;        // 1 / (1 - p); 0 for p = 1
+  std::int64_t first_head = 0;  // number of the problem's head 0
   std::uint64_t key = 0;
   std::uint32_t step = 0;
   const std::int64_t* samples = nullptr;  // of each sequence; null: its index
@@ -144,8 +147,9 @@ struct AttentionDropout {
   std::uint64_t query_key(std::int64_t i) const {
     return key + static_cast<std::uint64_t>(i >> 16) * 0x9E3779B97F4A7C15u;
   }
-  static std::uint32_t token(std::int64_t h, std::int64_t i) {
-    return static_cast<std::uint32_t>(h) << 16 | static_cast<std::uint32_t>(i & 0xFFFF);
+  std::uint32_t token(std::int64_t h, std::int64_t i) const {
+    return static_cast<std::uint32_t>(first_head + h) << 16 |
+           static_cast<std::uint32_t>(i & 0xFFFF);
   }
   // The numbers of keys 4 * block .. 4 * block + 3.
   PhiloxBlock numbers(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t block) const {
@@ -162,10 +166,21 @@ struct AttentionBiasGradient {
   std::int64_t strides[4] = {0, 0, 0, 0};  // 0 there
 };
 
+// Type of lse and weights: bf16 and fp16 are for storage only.
+template <class T>
+struct AttentionStatistic {
+  using Type = float;
+};
+template <>
+struct AttentionStatistic<double> {
+  using Type = double;
+};
+
 // Forward: q, k, v in; out, lse (and weights) out. Backward: q, k, v, out, lse, dout in; dq, dk, dv
 // (and dbias) out.
 template <class T>
 struct AttentionProblem {
+  using Statistic = typename AttentionStatistic<T>::Type;
   AttentionSequences queries, keys;
   std::int64_t batch = 0, heads = 0, kv_heads = 0;
   std::int64_t head_size = 0, value_size = 0;  // D and Dv
@@ -176,12 +191,12 @@ struct AttentionProblem {
   AttentionOperand<const T> q, k, v, dout;
   AttentionOperand<T> out, dq, dk, dv;
   AttentionBiasGradient dbias;
-  T* lse = nullptr;                              // [H, T] or [B, H, N]
-  T* weights = nullptr;                          // blocks [H, N_b, S_b]; null: not wanted
+  Statistic* lse = nullptr;                      // [H, T] or [B, H, N]
+  Statistic* weights = nullptr;                  // blocks [H, N_b, S_b]; null: not wanted
   const std::int64_t* weight_offsets = nullptr;  // first element of each sequence's block
 
   std::int64_t group() const { return heads / kv_heads; }
-  T* lse_at(std::int64_t b, std::int64_t h) const {
+  Statistic* lse_at(std::int64_t b, std::int64_t h) const {
     if (queries.starts) return lse + h * queries.starts[batch] + queries.starts[b];
     return lse + (b * heads + h) * queries.padded;
   }

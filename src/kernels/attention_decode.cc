@@ -2,20 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "base/convert.h"
 #include "base/memory.h"
 #include "base/thread_pool.h"
 #include "kernels/attention_bias.h"
 #include "kernels/attention_workspace.h"
+#include "kernels/narrow_rows.h"
 
 namespace qkv::inline v0::kernels {
 
 namespace {
-
-using Problem = AttentionProblem<float>;
 
 constexpr int kScratchSlot = 5;
 constexpr double kLn2 = 0.69314718055994530942;
@@ -52,13 +53,16 @@ struct PartLayout {
   std::int64_t stride, value_width, rows;
   std::int64_t size() const { return 2 * stride + rows * value_width; }
 };
-PartLayout layout_of(const Problem& p, const Rows& r, std::int64_t lanes) {
+template <class T>
+PartLayout layout_of(const AttentionProblem<T>& p, const Rows& r, std::int64_t lanes) {
   const std::int64_t rows = r.heads * p.queries.length(r.b);
   return {round_up(rows, lanes), round_up(p.value_size, lanes), rows};
 }
 
 // Heads that share a key/value head, as many as fit the lanes of a tile.
-std::vector<Rows> rows_to_decode(const Problem& p, std::int64_t lanes, std::int64_t* total) {
+template <class T>
+std::vector<Rows> rows_to_decode(const AttentionProblem<T>& p, std::int64_t lanes,
+                                 std::int64_t* total) {
   std::vector<Rows> all;
   *total = 0;
   for (std::int64_t b = 0; b < p.batch; ++b) {
@@ -104,25 +108,42 @@ FlashBias fill_rows(const void* context, const FlashTile& tile, float* bias) {
 }
 
 // Scaled queries as the kernel wants them: rows in whole registers, or transposed.
-void pack_queries(const Problem& p, const Rows& r, const FlashDecode& d, float scale, float* to) {
+template <class T>
+void pack_queries(const AttentionProblem<T>& p, const Rows& r, const FlashDecode& d, float scale,
+                  float* to) {
   const std::int64_t n = p.queries.length(r.b), width = d.transposed ? d.head.tile : d.q_stride;
   std::fill_n(to, d.transposed ? p.head_size * width : round_up(d.rows, 4) * width, 0.0f);
   for (std::int64_t row = 0; row < d.rows; ++row) {
-    const float* q = p.q.at(p.queries, r.b, r.head + row / n) + row % n * p.q.token_stride;
+    const T* q = p.q.at(p.queries, r.b, r.head + row / n) + row % n * p.q.token_stride;
     for (std::int64_t c = 0; c < p.head_size; ++c)
-      to[d.transposed ? c * width + row : row * width + c] = q[c] * scale;
+      to[d.transposed ? c * width + row : row * width + c] =
+          from_double<float>(to_double(q[c])) * scale;
   }
 }
 
-void decode_part(const FlashTable& table, const Problem& p, const Rows& r, std::int64_t part,
-                 float* results) {
+// Rows [begin, end) of keys or values in fp32: where they are, or widened to `to`.
+FlashRows wide_rows(const FlashTable&, const float* data, std::int64_t stride, std::int64_t begin,
+                    std::int64_t, std::int64_t, float*) {
+  return {data + begin * stride, stride};
+}
+template <class T>
+FlashRows wide_rows(const FlashTable& table, const T* data, std::int64_t stride, std::int64_t begin,
+                    std::int64_t end, std::int64_t depth, float* to) {
+  table.widen(narrow_rows(data + begin * stride, stride), end - begin, depth, to);
+  return {to, depth};
+}
+
+template <class T>
+void decode_part(const FlashTable& table, const AttentionProblem<T>& p, const Rows& r,
+                 std::int64_t part, float* results) {
   const std::int64_t kv = r.head / p.group(), n = p.queries.length(r.b);
   const PartLayout layout = layout_of(p, r, table.lanes);
   const Parts parts = parts_of(p.keys.length(r.b));
   float* result = results + r.result + part * layout.size();
   // Keys that any of the queries sees by window and causal.
   const std::int64_t begin = std::max(part * parts.size, p.key_begin(r.b, 0));
-  const std::int64_t end = std::min((part + 1) * parts.size, p.key_end(r.b, n - 1));
+  const std::int64_t end =
+      std::max(begin, std::min((part + 1) * parts.size, p.key_end(r.b, n - 1)));
 
   FlashDecode d{};
   d.rows = layout.rows;
@@ -132,14 +153,11 @@ void decode_part(const FlashTable& table, const Problem& p, const Rows& r, std::
   d.sum = result + layout.stride;
   d.out = result + 2 * layout.stride;
   FlashHead& head = d.head;
-  head.k = {p.k.at(p.keys, r.b, kv), p.k.token_stride};
-  head.v = {p.v.at(p.keys, r.b, kv), p.v.token_stride};
   head.left = head.right = -1;  // the bias tile knows
   head.head_size = p.head_size;
   head.value_size = p.value_size;
   head.tile = layout.stride;
-  set_scales(head, p, r.head);
-  head.slope = 0;  // likewise
+  set_scales(head, p.scale, p.softcap, 0);  // likewise the slopes
   const AttentionWindow band = {p.mask.left, p.mask.right};
   DecodeContext context{{&p.mask, r.b, r.head, p.keys.length(r.b) - n, nullptr}, r.heads, n};
   context.first.band = &band;
@@ -148,17 +166,27 @@ void decode_part(const FlashTable& table, const Problem& p, const Rows& r, std::
   head.bias_context = &context;
   const std::int64_t queries =
       d.transposed ? p.head_size * layout.stride : round_up(d.rows, 4) * d.q_stride;
+  const std::int64_t widened =
+      std::is_same_v<T, float> ? 0 : (end - begin) * (p.head_size + p.value_size);
   float* scratch = thread_scratch_of<float>(
-      static_cast<std::size_t>(queries + kDecodeKeys * (2 * layout.stride + layout.value_width)),
+      static_cast<std::size_t>(queries + widened +
+                               kDecodeKeys * (2 * layout.stride + layout.value_width)),
       kScratchSlot);
   pack_queries(p, r, d, head.query_scale, scratch);
   d.q = scratch;
   head.scratch = scratch + queries;
-  table.decode(d, begin, std::max(begin, end));
+  float* wide = head.scratch + kDecodeKeys * (2 * layout.stride + layout.value_width);
+  head.k =
+      wide_rows(table, p.k.at(p.keys, r.b, kv), p.k.token_stride, begin, end, p.head_size, wide);
+  head.v = wide_rows(table, p.v.at(p.keys, r.b, kv), p.v.token_stride, begin, end, p.value_size,
+                     wide + (end - begin) * p.head_size);
+  d.first_key = begin;
+  table.decode(d, begin, end);
 }
 
 // out and lse of one row from its parts in order.
-void join_parts(const Problem& p, const Rows& r, std::int64_t row, std::int64_t lanes,
+template <class T>
+void join_parts(const AttentionProblem<T>& p, const Rows& r, std::int64_t row, std::int64_t lanes,
                 const float* results) {
   const PartLayout layout = layout_of(p, r, lanes);
   const std::int64_t parts = parts_of(p.keys.length(r.b)).count, n = p.queries.length(r.b);
@@ -167,7 +195,8 @@ void join_parts(const Problem& p, const Rows& r, std::int64_t row, std::int64_t 
   for (std::int64_t part = 0; part < parts; ++part)
     largest = std::max(largest, first[part * layout.size() + row]);
   const std::int64_t h = r.head + row / n, i = row % n;
-  float* out = p.out.at(p.queries, r.b, h) + i * p.out.token_stride;
+  T* to = p.out.at(p.queries, r.b, h) + i * p.out.token_stride;
+  float* out = thread_scratch_of<float>(static_cast<std::size_t>(p.value_size), kScratchSlot);
   std::fill_n(out, p.value_size, 0.0f);
   double sum = 0;
   for (std::int64_t part = 0; part < parts; ++part) {
@@ -182,19 +211,21 @@ void join_parts(const Problem& p, const Rows& r, std::int64_t row, std::int64_t 
   }
   p.lse_at(r.b, h)[i] =
       sum == 0 ? -kInfinity : static_cast<float>((largest + std::log2(sum)) * kLn2);
-  if (sum == 0) return;
-  const auto inverse = static_cast<float>(1 / sum);
-  for (std::int64_t c = 0; c < p.value_size; ++c) out[c] *= inverse;
+  const auto inverse = sum == 0 ? 0.0f : static_cast<float>(1 / sum);
+  for (std::int64_t c = 0; c < p.value_size; ++c)
+    to[c] = from_double<T>(static_cast<double>(out[c] * inverse));
 }
 
 }  // namespace
 
-bool is_decoded(const Problem& p, std::int64_t b) {
+template <class T>
+bool is_decoded(const AttentionProblem<T>& p, std::int64_t b) {
   const std::int64_t n = p.queries.length(b);
   return n >= 1 && n <= kMostQueries && p.keys.length(b) >= kLeastKeys && !p.dropout.active();
 }
 
-std::string decode_refusal(const Problem& p) {
+template <class T>
+std::string decode_refusal(const AttentionProblem<T>& p) {
   if (p.dropout.active()) return "it has no dropout";
   for (std::int64_t b = 0; b < p.batch; ++b)
     if (!is_decoded(p, b))
@@ -204,7 +235,8 @@ std::string decode_refusal(const Problem& p) {
   return p.batch == 0 ? "there is no sequence" : "";
 }
 
-void decode_forward(const FlashTable& table, const Problem& p) {
+template <class T>
+void decode_forward(const FlashTable& table, const AttentionProblem<T>& p) {
   std::int64_t total = 0;
   const std::vector<Rows> rows = rows_to_decode(p, table.lanes, &total);
   if (rows.empty()) return;
@@ -235,5 +267,15 @@ void decode_forward(const FlashTable& table, const Problem& p) {
       join_parts(p, rows[item.first], row, table.lanes, memory.data());
   });
 }
+
+template bool is_decoded(const AttentionProblem<float>&, std::int64_t);
+template std::string decode_refusal(const AttentionProblem<float>&);
+template void decode_forward(const FlashTable&, const AttentionProblem<float>&);
+template bool is_decoded(const AttentionProblem<BFloat16>&, std::int64_t);
+template std::string decode_refusal(const AttentionProblem<BFloat16>&);
+template void decode_forward(const FlashTable&, const AttentionProblem<BFloat16>&);
+template bool is_decoded(const AttentionProblem<Float16>&, std::int64_t);
+template std::string decode_refusal(const AttentionProblem<Float16>&);
+template void decode_forward(const FlashTable&, const AttentionProblem<Float16>&);
 
 }  // namespace qkv::inline v0::kernels

@@ -71,14 +71,14 @@ FlashHead make_head(const Problem& p, std::int64_t b, std::int64_t h, std::int64
   head.head_size = p.head_size;
   head.value_size = p.value_size;
   head.tile = tile_width(head.queries, lanes);
-  set_scales(head, p, h);
+  set_scales(head, p.scale, p.softcap, p.mask.slopes ? p.mask.slopes[h] : 0);
   head.add_to_kv = h % p.group() != 0;
   head.dropout = p.dropout.active();
   head.threshold =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(p.dropout.threshold, 0xFFFFFFFFu));
   head.sample = p.dropout.sample(b);
   head.step = p.dropout.step;
-  head.head = static_cast<std::uint32_t>(h);
+  head.head = static_cast<std::uint32_t>(p.dropout.first_head + h);
   head.keep_scale = static_cast<float>(p.dropout.keep_scale);
   head.key = p.dropout.key;
   return head;
@@ -209,29 +209,26 @@ void backward_in_parallel(const FlashTable& table, const Problem& p, std::int64_
   });
 }
 
-// As flash_backward, with the gradient of the bias.
-void backward_with_bias(const FlashTable& table, const Problem& p) {
-  sum_bias_gradient(
-      p.dbias, p.batch, p.kv_heads,
-      [&](std::int64_t b, std::int64_t kv, const AttentionBiasGradient& sum, bool alone) {
-        const std::int64_t parts = key_parts(p.visible_keys(b)).count;
-        // Parts add to the same elements where one stands for all keys.
-        if (alone && parts > 1 && sum.strides[3] != 0)
-          return backward_in_parallel(table, p, b, kv, &sum);
-        for (std::int64_t part = 0; part < parts; ++part)
-          backward_part(table, p, b, kv, part, nullptr, &sum);
-      });
+// A key/value head with all its parts, and the gradient of the bias. alone: on the pool.
+void backward_with_bias(const FlashTable& table, const Problem& p, std::int64_t b, std::int64_t kv,
+                        const AttentionBiasGradient& sum, bool alone) {
+  const std::int64_t parts = key_parts(p.visible_keys(b)).count;
+  // Parts add to the same elements where one stands for all keys.
+  if (alone && parts > 1 && sum.strides[3] != 0) return backward_in_parallel(table, p, b, kv, &sum);
+  for (std::int64_t part = 0; part < parts; ++part)
+    backward_part(table, p, b, kv, part, nullptr, &sum);
 }
 
 }  // namespace
 
-void set_scales(FlashHead& head, const AttentionProblem<float>& p, std::int64_t h) {
-  head.scale = static_cast<float>(p.scale);
-  head.softcap = static_cast<float>(p.softcap) * kLog2E;
-  head.query_scale = p.softcap != 0 ? static_cast<float>(p.scale / p.softcap) : head.scale * kLog2E;
-  head.slope = p.mask.slopes ? static_cast<float>(p.mask.slopes[h]) * kLog2E : 0;
+void set_scales(FlashHead& head, double scale, double softcap, double slope) {
+  head.scale = static_cast<float>(scale);
+  head.softcap = static_cast<float>(softcap) * kLog2E;
+  head.query_scale = softcap != 0 ? static_cast<float>(scale / softcap) : head.scale * kLog2E;
+  head.slope = static_cast<float>(slope) * kLog2E;
 }
 
+template <>
 void flash_forward(const FlashTable& table, const AttentionProblem<float>& p) {
   // A head is cut only when there are too few to keep every thread busy.
   const std::int64_t wanted = 4 * num_threads(), heads = p.batch * p.heads;
@@ -251,8 +248,12 @@ void flash_forward(const FlashTable& table, const AttentionProblem<float>& p) {
   });
 }
 
+template <>
 void flash_backward(const FlashTable& table, const AttentionProblem<float>& p) {
-  if (p.dbias.data != nullptr) return backward_with_bias(table, p);
+  if (p.dbias.data != nullptr)
+    return sum_bias_gradient(p.dbias, p.batch, p.kv_heads,
+                             [&](std::int64_t b, std::int64_t kv, const AttentionBiasGradient& sum,
+                                 bool alone) { backward_with_bias(table, p, b, kv, sum, alone); });
   const std::vector<Item> items = plan(
       p, p.kv_heads, table.lanes, [](std::int64_t) { return true; },
       [](std::int64_t) { return std::int64_t{1}; });
@@ -270,6 +271,10 @@ void flash_backward(const FlashTable& table, const AttentionProblem<float>& p) {
         for (std::int64_t part = 0; part < parts_of(b); ++part)
           backward_part(table, p, b, kv, part, nullptr, nullptr);
   });
+}
+
+void flash_add_backward(const FlashTable& table, const AttentionProblem<float>& p) {
+  backward_with_bias(table, p, 0, 0, p.dbias, !in_parallel());
 }
 
 }  // namespace qkv::inline v0::kernels

@@ -74,11 +74,25 @@ struct FlashTile {
 struct FlashDecode {
   FlashHead head;  // k, v, sizes, softcap, bias; tile: lanes of the rows; scratch: behind q
   std::int64_t rows;
-  bool transposed;        // q is [D][tile]; else [rows to whole fours][q_stride], zeros behind D
-  std::int64_t q_stride;  // D in whole registers
-  const float* q;         // times query_scale
-  float *maximum, *sum;   // results: of every row (log2 domain), [tile] each
-  float* out;             // [rows][Dv in whole registers], times sum
+  bool transposed;         // q is [D][tile]; else [rows to whole fours][q_stride], zeros behind D
+  std::int64_t q_stride;   // D in whole registers
+  const float* q;          // times query_scale
+  std::int64_t first_key;  // of the first row of k and v
+  float *maximum, *sum;    // results: of every row (log2 domain), [tile] each
+  float* out;              // [rows][Dv in whole registers], times sum
+};
+
+// Rows of 16-bit elements.
+enum class NarrowType : std::uint8_t { kBFloat16, kFloat16 };
+struct NarrowRows {
+  NarrowType type;
+  const std::uint16_t* data;
+  std::int64_t stride;
+};
+struct NarrowOutput {
+  NarrowType type;
+  std::uint16_t* data;
+  std::int64_t stride;
 };
 
 // What an instruction set provides.
@@ -90,17 +104,26 @@ struct FlashTable {
   void (*backward)(const FlashHead& head, std::int64_t begin, std::int64_t end);
   // Keys [begin, end) against all rows.
   void (*decode)(const FlashDecode& decode, std::int64_t begin, std::int64_t end);
+  // `count` rows of `depth` elements to fp32 rows that follow each other without gaps, exactly; and
+  // back, rounded to nearest even, NaN kept.
+  void (*widen)(NarrowRows from, std::int64_t count, std::int64_t depth, float* to);
+  void (*narrow)(const float* from, std::int64_t count, std::int64_t depth, NarrowOutput to);
   std::int64_t lanes;
 };
 
 template <class T>
 struct AttentionProblem;
 
-// scale, query_scale, softcap and slope of query head h.
-void set_scales(FlashHead& head, const AttentionProblem<float>& problem, std::int64_t h);
+// scale, query_scale, softcap and slope of a head.
+void set_scales(FlashHead& head, double scale, double softcap, double slope);
 
-// Plan and run a whole problem on the pool. dk and dv of keys that lengths hides are zeroed.
-void flash_forward(const FlashTable& table, const AttentionProblem<float>& problem);
-void flash_backward(const FlashTable& table, const AttentionProblem<float>& problem);
+// Plan and run a whole problem on the pool. dk and dv of keys that lengths hides are zeroed. T:
+// float, BFloat16 or Float16.
+template <class T>
+void flash_forward(const FlashTable& table, const AttentionProblem<T>& problem);
+template <class T>
+void flash_backward(const FlashTable& table, const AttentionProblem<T>& problem);
+// Of a problem with one sequence and key/value head; adds to dbias instead of overwriting it.
+void flash_add_backward(const FlashTable& table, const AttentionProblem<float>& problem);
 
 }  // namespace qkv::inline v0::kernels

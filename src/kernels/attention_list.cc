@@ -19,21 +19,20 @@ std::string naive_refusal(const AttentionProblem<T>&) {
   return "";
 }
 
-template <const FlashTable& kTable>
-void forward_with(const AttentionProblem<float>& problem) {
+template <const FlashTable& kTable, class T>
+void forward_with(const AttentionProblem<T>& problem) {
   flash_forward(kTable, problem);
 }
-template <const FlashTable& kTable>
-void backward_with(const AttentionProblem<float>& problem) {
+template <const FlashTable& kTable, class T>
+void backward_with(const AttentionProblem<T>& problem) {
   flash_backward(kTable, problem);
 }
-template <Isa kIsa>
-std::string flash_refusal(const AttentionProblem<float>&) {
+template <Isa kIsa, class T>
+std::string flash_refusal(const AttentionProblem<T>&) {
   return refusal_of(isa_name(kIsa), kIsa);
 }
-
-template <Isa kIsa>
-std::string decode_refusal_of(const AttentionProblem<float>& problem) {
+template <Isa kIsa, class T>
+std::string decode_refusal_of(const AttentionProblem<T>& problem) {
   const std::string reason = flash_refusal<kIsa>(problem);
   return reason.empty() ? decode_refusal(problem) : reason;
 }
@@ -42,27 +41,28 @@ template <class T>
 constexpr AttentionImplementation<T> naive() {
   return {kNaiveName, naive_refusal<T>, attention_reference<T>, attention_backward_reference<T>};
 }
-template <const FlashTable& kTable, Isa kIsa>
-constexpr AttentionImplementation<float> flash(const char* name) {
-  return {name, flash_refusal<kIsa>, forward_with<kTable>, backward_with<kTable>};
+template <class T, const FlashTable& kTable, Isa kIsa>
+constexpr AttentionImplementation<T> flash(const char* name) {
+  return {name, flash_refusal<kIsa, T>, forward_with<kTable, T>, backward_with<kTable, T>};
 }
-
 // The same functions: they decode the sequences that are fit for it. Named apart where all are.
-template <const FlashTable& kTable, Isa kIsa>
-constexpr AttentionImplementation<float> decode(const char* name) {
-  return {name, decode_refusal_of<kIsa>, forward_with<kTable>, backward_with<kTable>};
+template <class T, const FlashTable& kTable, Isa kIsa>
+constexpr AttentionImplementation<T> decode(const char* name) {
+  return {name, decode_refusal_of<kIsa, T>, forward_with<kTable, T>, backward_with<kTable, T>};
 }
 
-constexpr AttentionImplementation<float> kFloat[] = {
+// Of fp32, bf16 and fp16 storage.
+template <class T>
+constexpr AttentionImplementation<T> kAll[] = {
 #if defined(__x86_64__)
-    decode<avx512::kFlashTable, Isa::kAvx512>("decode-avx512"),
-    flash<avx512::kFlashTable, Isa::kAvx512>("flash-avx512"),
-    decode<avx2::kFlashTable, Isa::kAvx2>("decode-avx2"),
-    flash<avx2::kFlashTable, Isa::kAvx2>("flash-avx2"),
+    decode<T, avx512::kFlashTable, Isa::kAvx512>("decode-avx512"),
+    flash<T, avx512::kFlashTable, Isa::kAvx512>("flash-avx512"),
+    decode<T, avx2::kFlashTable, Isa::kAvx2>("decode-avx2"),
+    flash<T, avx2::kFlashTable, Isa::kAvx2>("flash-avx2"),
 #endif
-    decode<generic::kFlashTable, Isa::kGeneric>("decode-generic"),
-    flash<generic::kFlashTable, Isa::kGeneric>("flash-generic"),
-    naive<float>()};
+    decode<T, generic::kFlashTable, Isa::kGeneric>("decode-generic"),
+    flash<T, generic::kFlashTable, Isa::kGeneric>("flash-generic"),
+    naive<T>()};
 constexpr AttentionImplementation<double> kDouble[] = {naive<double>()};
 
 }  // namespace
@@ -79,10 +79,20 @@ std::span<const AttentionImplementation<double>> attention_implementations() {
 
 template <>
 std::span<const AttentionImplementation<float>> attention_implementations() {
-  return kFloat;
+  return kAll<float>;
+}
+template <>
+std::span<const AttentionImplementation<BFloat16>> attention_implementations() {
+  return kAll<BFloat16>;
+}
+template <>
+std::span<const AttentionImplementation<Float16>> attention_implementations() {
+  return kAll<Float16>;
 }
 
 template struct AttentionImplementation<float>;
 template struct AttentionImplementation<double>;
+template struct AttentionImplementation<BFloat16>;
+template struct AttentionImplementation<Float16>;
 
 }  // namespace qkv::inline v0::kernels

@@ -57,8 +57,8 @@ AttentionSequences ragged_sequences(const RaggedLayout& layout, const Tensor& te
 Sizes check_input(const AttentionInput& input) {
   require<ShapeError>(input.q.defined(), kWhere, "expected a tensor q, got an undefined one");
   const DType dtype = input.q.dtype();
-  require<ShapeError>(dtype == DType::kFloat32 || dtype == DType::kFloat64, kWhere,
-                      "expected float32 or float64, got {}", dtype_name(dtype));
+  require<ShapeError>(is_floating(dtype), kWhere,
+                      "expected float32, float64, bfloat16 or float16, got {}", dtype_name(dtype));
   require<ShapeError>((input.queries == nullptr) == (input.keys == nullptr), kWhere,
                       "expected layouts of queries and of keys, or neither, got one");
   Sizes sizes{};
@@ -189,16 +189,17 @@ Prepared<T> prepare(const AttentionInput& input, const AttentionOptions& options
   p.head_size = sizes.head_size;
   p.value_size = sizes.value_size;
   p.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes.head_size)));
-  require<ArgumentError>(std::isfinite(static_cast<T>(p.scale)), kWhere,
-                         "expected a scale that is finite as {}, got {}", dtype_name(dtype_of<T>()),
-                         p.scale);
+  using Statistic = typename kernels::AttentionProblem<T>::Statistic;
+  require<ArgumentError>(std::isfinite(static_cast<Statistic>(p.scale)), kWhere,
+                         "expected a scale that is finite as {}, got {}",
+                         dtype_name(dtype_of<Statistic>()), p.scale);
   if (options.softcap) {
     p.softcap = *options.softcap;
-    require<ArgumentError>(std::isfinite(static_cast<T>(p.softcap)) && p.softcap > 0 &&
-                               std::isfinite(static_cast<T>(p.scale / p.softcap)),
+    require<ArgumentError>(std::isfinite(static_cast<Statistic>(p.softcap)) && p.softcap > 0 &&
+                               std::isfinite(static_cast<Statistic>(p.scale / p.softcap)),
                            kWhere,
                            "expected a softcap > 0 that is finite as {} and not tiny, got {}",
-                           dtype_name(dtype_of<T>()), p.softcap);
+                           dtype_name(dtype_of<Statistic>()), p.softcap);
   }
   prepare_mask(options.mask, sizes, p.mask, prepared.arrays, prepared.windows);
   prepare_dropout(input, options, sizes, p.dropout);
@@ -236,6 +237,7 @@ const kernels::AttentionImplementation<T>& choose(const kernels::AttentionProble
 
 template <class T>
 void allocate_weights(Prepared<T>& prepared, const Sizes& sizes, AttentionResult& result) {
+  using Statistic = typename kernels::AttentionProblem<T>::Statistic;
   std::int64_t total = 0;
   for (std::int64_t b = 0; b < sizes.batch; ++b) {
     prepared.weight_offsets.push_back(total);
@@ -243,8 +245,8 @@ void allocate_weights(Prepared<T>& prepared, const Sizes& sizes, AttentionResult
   }
   result.weights =
       Tensor::empty(sizes.ragged ? Shape{total} : Shape{sizes.batch, sizes.heads, sizes.n, sizes.s},
-                    dtype_of<T>());
-  prepared.problem.weights = result.weights.template data<T>();
+                    dtype_of<Statistic>());
+  prepared.problem.weights = result.weights.template data<Statistic>();
   prepared.problem.weight_offsets = prepared.weight_offsets.data();
 }
 
@@ -253,13 +255,14 @@ AttentionResult run_forward(const AttentionInput& input, const AttentionOptions&
                             const Sizes& sizes) {
   Prepared<T> prepared = prepare<T>(input, options, sizes);
   kernels::AttentionProblem<T>& p = prepared.problem;
+  using Statistic = typename kernels::AttentionProblem<T>::Statistic;
   AttentionResult result;
   result.out = Tensor::empty(with_channels(input.q, sizes.value_size), dtype_of<T>());
   result.lse = Tensor::empty(
       sizes.ragged ? Shape{sizes.heads, input.q.dim(0)} : Shape{sizes.batch, sizes.heads, sizes.n},
-      dtype_of<T>());
+      dtype_of<Statistic>());
   p.out = operand<T, T>(result.out, sizes);
-  p.lse = result.lse.template data<T>();
+  p.lse = result.lse.template data<Statistic>();
   if (options.return_weights) allocate_weights(prepared, sizes, result);
   choose(p, options).forward(p);
   return result;
@@ -312,14 +315,15 @@ Tensor checked_dout(const Tensor& dout, const AttentionInput& input) {
 
 template <class T>
 void run_backward(const Tensor& dout, const AttentionInput& input, const AttentionResult& result,
-                  const AttentionOptions& options, const AttentionGradients& gradients) {
-  const Sizes sizes = check_input(input);
+                  const AttentionOptions& options, const AttentionGradients& gradients,
+                  const Sizes& sizes) {
+  using Statistic = typename kernels::AttentionProblem<T>::Statistic;
   check_gradients(input, gradients);
   const Tensor g = checked_dout(dout, input);
   require<ShapeError>(
       result.out.defined() && result.out.shape() == g.shape() && result.out.dtype() == g.dtype() &&
           result.lse.defined() && result.lse.numel() == g.numel() / sizes.value_size &&
-          result.lse.dtype() == g.dtype(),
+          result.lse.dtype() == dtype_of<Statistic>(),
       kWhere, "expected out and lse of the forward pass over the same input, got {} {}",
       result.out.shape().str(), result.lse.shape().str());
   AttentionOptions backward_options = options;
@@ -328,13 +332,28 @@ void run_backward(const Tensor& dout, const AttentionInput& input, const Attenti
   kernels::AttentionProblem<T>& p = prepared.problem;
   const Tensor out = result.out.contiguous(), lse = result.lse.contiguous();
   p.out = operand<T, T>(out, sizes);
-  p.lse = lse.data<T>();
+  p.lse = lse.data<Statistic>();
   p.dout = operand<const T, T>(g, sizes);
   p.dq = operand<T, T>(gradients.dq, sizes);
   p.dk = operand<T, T>(gradients.dk, sizes);
   p.dv = operand<T, T>(gradients.dv, sizes);
   p.dbias = bias_gradient(gradients.dbias, sizes);
   choose(p, backward_options).backward(p);
+}
+
+// Calls body with a value of the element type.
+template <class Body>
+auto with_type(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return body(double{});
+    case DType::kBFloat16:
+      return body(BFloat16{});
+    case DType::kFloat16:
+      return body(Float16{});
+    default:
+      return body(float{});
+  }
 }
 
 template <class T>
@@ -355,6 +374,8 @@ kernels::LinearAttentionProblem<T> prepare_linear(const AttentionInput& input, b
   require<UnsupportedError>(sizes.ragged && input.queries->starts == input.keys->starts,
                             "linear_attention",
                             "expected ragged self-attention: one layout for queries and keys");
+  require<ShapeError>(input.q.dtype() == dtype_of<T>(), "linear_attention",
+                      "expected float32 or float64, got {}", dtype_name(input.q.dtype()));
   kernels::LinearAttentionProblem<T> p;
   p.sequences = sizes.queries;
   p.batch = sizes.batch;
@@ -395,25 +416,22 @@ void run_linear_backward(const Tensor& dout, const AttentionInput& input, bool c
 
 AttentionResult attention(const AttentionInput& input, const AttentionOptions& options) {
   const Sizes sizes = check_input(input);
-  return input.q.dtype() == DType::kFloat64 ? run_forward<double>(input, options, sizes)
-                                            : run_forward<float>(input, options, sizes);
+  return with_type(input.q.dtype(),
+                   [&]<class T>(T) { return run_forward<T>(input, options, sizes); });
 }
 
 void attention_backward(const Tensor& dout, const AttentionInput& input,
                         const AttentionResult& result, const AttentionOptions& options,
                         const AttentionGradients& gradients) {
-  require<ShapeError>(input.q.defined(), kWhere, "expected a tensor q, got an undefined one");
-  if (input.q.dtype() == DType::kFloat64)
-    run_backward<double>(dout, input, result, options, gradients);
-  else
-    run_backward<float>(dout, input, result, options, gradients);
+  const Sizes sizes = check_input(input);
+  with_type(input.q.dtype(),
+            [&]<class T>(T) { run_backward<T>(dout, input, result, options, gradients, sizes); });
 }
 
 std::vector<AttentionChoice> explain_attention(const AttentionInput& input,
                                                const AttentionOptions& options) {
   const Sizes sizes = check_input(input);
-  return input.q.dtype() == DType::kFloat64 ? explain<double>(input, options, sizes)
-                                            : explain<float>(input, options, sizes);
+  return with_type(input.q.dtype(), [&]<class T>(T) { return explain<T>(input, options, sizes); });
 }
 
 Tensor linear_attention(const AttentionInput& input, bool causal) {

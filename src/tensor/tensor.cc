@@ -8,7 +8,7 @@
 #include <fmt/core.h>
 
 #include "base/check.h"
-#include "tensor/convert.h"
+#include "base/convert.h"
 #include "tensor/storage.h"
 
 namespace qkv::inline v0 {

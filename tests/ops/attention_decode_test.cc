@@ -151,7 +151,7 @@ TEST_P(AttentionDecode, nothing_is_read_beyond_the_buffers) {
           mmap(nullptr, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
       mprotect(base + pages, page, PROT_NONE);
       memory.push_back(base);
-      const Tensor x = Tensor::wrap(base + pages - bytes, {1, s, 1, d}, DType::kFloat32);
+      Tensor x = Tensor::wrap(base + pages - bytes, {1, s, 1, d}, DType::kFloat32);
       x.copy_from(random_tensor({1, s, 1, d}, DType::kFloat32, seed));
       return x;
     };

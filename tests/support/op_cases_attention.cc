@@ -88,7 +88,7 @@ OpCase biased_attention_case() {
   };
   c.backward = [](OpShape s, const Tensors& in, const Tensors& out, const Tensors& upstream) {
     const Problem p(s, in);
-    const Tensors d = empty_like(in);
+    Tensors d = empty_like(in);
     ops::attention_backward(upstream[0], p.input, {out[0], out[1], Tensor()},
                             with_mask(Mask::additive(in[3])), {d[0], d[1], d[2], d[3]});
     return d;

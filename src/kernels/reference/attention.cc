@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/convert.h"
 #include "base/memory.h"
 #include "base/thread_pool.h"
 #include "kernels/attention_bias.h"
@@ -35,7 +36,7 @@ class Scores {
 template <class T>
 double dot(const T* a, const T* b, std::int64_t n) {
   double sum = 0;
-  for (std::int64_t d = 0; d < n; ++d) sum += static_cast<double>(a[d]) * static_cast<double>(b[d]);
+  for (std::int64_t d = 0; d < n; ++d) sum += to_double(a[d]) * to_double(b[d]);
   return sum;
 }
 
@@ -91,8 +92,9 @@ void forward_head(const Head<T>& head) {
   const AttentionProblem<T>& p = head.p;
   const std::int64_t n = head.n, s = head.s;
   T* out = p.out.at(p.queries, head.b, head.h);
-  T* lse = p.lse_at(head.b, head.h);
-  T* weights = p.weights ? p.weights + p.weight_offsets[head.b] + head.h * n * s : nullptr;
+  using Statistic = typename AttentionProblem<T>::Statistic;
+  Statistic* lse = p.lse_at(head.b, head.h);
+  Statistic* weights = p.weights ? p.weights + p.weight_offsets[head.b] + head.h * n * s : nullptr;
   Scores scores(n, s);
   std::vector<double> sum(static_cast<std::size_t>(p.value_size));
   std::vector<double> factors(static_cast<std::size_t>(s), 1.0);
@@ -113,13 +115,13 @@ void forward_head(const Head<T>& head) {
       row[j] = row[j] / total * factors[static_cast<std::size_t>(j)];
       if (row[j] == 0) continue;
       for (std::int64_t d = 0; d < p.value_size; ++d)
-        sum[static_cast<std::size_t>(d)] += row[j] * static_cast<double>(head.v_row(j)[d]);
+        sum[static_cast<std::size_t>(d)] += row[j] * to_double(head.v_row(j)[d]);
     }
     for (std::int64_t d = 0; d < p.value_size; ++d)
-      out[i * p.out.token_stride + d] = static_cast<T>(sum[static_cast<std::size_t>(d)]);
-    lse[i] = static_cast<T>(empty ? -kInfinity : largest + std::log(total));
+      out[i * p.out.token_stride + d] = from_double<T>(sum[static_cast<std::size_t>(d)]);
+    lse[i] = static_cast<Statistic>(empty ? -kInfinity : largest + std::log(total));
     if (weights)
-      for (std::int64_t j = 0; j < s; ++j) weights[i * s + j] = static_cast<T>(row[j]);
+      for (std::int64_t j = 0; j < s; ++j) weights[i * s + j] = static_cast<Statistic>(row[j]);
   }
 }
 
@@ -154,7 +156,7 @@ void backward_head(const Head<T>& head, double* dk, double* dv,
       dp[size(j)] = factor == 0 ? 0.0 : factor * dot(g, head.v_row(j), d_v);
       delta += row[j] * dp[size(j)];
       if (factor == 0) continue;
-      for (std::int64_t d = 0; d < d_v; ++d) dv[j * d_v + d] += weight * static_cast<double>(g[d]);
+      for (std::int64_t d = 0; d < d_v; ++d) dv[j * d_v + d] += weight * to_double(g[d]);
     }
     std::fill(sum.begin(), sum.end(), 0.0);
     for (std::int64_t j = 0; j < s; ++j) {
@@ -163,12 +165,12 @@ void backward_head(const Head<T>& head, double* dk, double* dv,
       if (dbias) add_to_bias(*dbias, head.b, head.h, i, j, dscore);
       const double ds = dscore * slopes[size(j)] * p.scale;
       for (std::int64_t d = 0; d < d_k; ++d) {
-        sum[size(d)] += ds * static_cast<double>(head.k_row(j)[d]);
-        dk[j * d_k + d] += ds * static_cast<double>(head.q_row(i)[d]);
+        sum[size(d)] += ds * to_double(head.k_row(j)[d]);
+        dk[j * d_k + d] += ds * to_double(head.q_row(i)[d]);
       }
     }
     for (std::int64_t d = 0; d < d_k; ++d)
-      dq[i * p.dq.token_stride + d] = static_cast<T>(sum[size(d)]);
+      dq[i * p.dq.token_stride + d] = from_double<T>(sum[size(d)]);
   }
 }
 
@@ -177,7 +179,7 @@ void store_rows(const std::vector<double>& from, T* to, std::int64_t stride, std
   const auto rows = static_cast<std::int64_t>(from.size()) / std::max<std::int64_t>(width, 1);
   for (std::int64_t j = 0; j < rows; ++j)
     for (std::int64_t d = 0; d < width; ++d)
-      to[j * stride + d] = static_cast<T>(from[static_cast<std::size_t>(j * width + d)]);
+      to[j * stride + d] = from_double<T>(from[static_cast<std::size_t>(j * width + d)]);
 }
 
 }  // namespace
@@ -216,5 +218,9 @@ template void attention_reference(const AttentionProblem<float>&);
 template void attention_reference(const AttentionProblem<double>&);
 template void attention_backward_reference(const AttentionProblem<float>&);
 template void attention_backward_reference(const AttentionProblem<double>&);
+template void attention_reference(const AttentionProblem<BFloat16>&);
+template void attention_reference(const AttentionProblem<Float16>&);
+template void attention_backward_reference(const AttentionProblem<BFloat16>&);
+template void attention_backward_reference(const AttentionProblem<Float16>&);
 
 }  // namespace qkv::inline v0::kernels

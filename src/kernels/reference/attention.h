@@ -5,9 +5,9 @@
 
 namespace qkv::inline v0::kernels {
 
-// Keeps the whole score matrix of each (sequence, head) in turn. T: float or double storage; all
-// arithmetic is in double. Skips what is masked: it is never read. Rows without keys give zeros and
-// lse -inf. Bits depend neither on threads nor on the other sequences.
+// Keeps the whole score matrix of each (sequence, head) in turn. T: double, float, BFloat16 or
+// Float16 storage; all arithmetic is in double. Skips what is masked: it is never read. Rows
+// without keys give zeros and lse -inf. Bits depend neither on threads nor on the other sequences.
 template <class T>
 void attention_reference(const AttentionProblem<T>& problem);
 

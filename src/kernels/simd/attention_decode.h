@@ -100,8 +100,8 @@ QKV_INLINE void dot_group(FlashRows k, std::int64_t first, std::int64_t depth, c
     bool skip = false;
     const TileMask mask = tile_mask(h, tile, bias, &skip);
     if (skip) continue;
-    const FlashRows k = rows_from(h.k, key);
-    FlashRows v = rows_from(h.v, key);
+    const FlashRows k = rows_from(h.k, key - d.first_key);
+    FlashRows v = rows_from(h.v, key - d.first_key);
     if (d.transposed)
       product_by_columns(
           {k.data, k.stride, 1, d.q, stride, scores, stride, h.head_size, nullptr, nullptr, false},

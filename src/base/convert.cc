@@ -1,4 +1,4 @@
-#include "tensor/convert.h"
+#include "base/convert.h"
 
 namespace qkv::inline v0 {
 

@@ -1,4 +1,4 @@
-#include "tensor/convert.h"
+#include "base/convert.h"
 
 #include <cmath>
 #include <cstring>

@@ -23,4 +23,23 @@ inline BFloat16 to_bfloat16(float x) {
 float to_float(Float16 x);
 Float16 to_float16(float x);
 
+// Any floating element type to double and back.
+inline double to_double(double x) { return x; }
+inline double to_double(float x) { return static_cast<double>(x); }
+inline double to_double(BFloat16 x) { return static_cast<double>(to_float(x)); }
+inline double to_double(Float16 x) { return static_cast<double>(to_float(x)); }
+
+template <class T>
+T from_double(double x) {
+  return static_cast<T>(x);
+}
+template <>
+inline BFloat16 from_double<BFloat16>(double x) {
+  return to_bfloat16(static_cast<float>(x));
+}
+template <>
+inline Float16 from_double<Float16>(double x) {
+  return to_float16(static_cast<float>(x));
+}
+
 }  // namespace qkv::inline v0
