@@ -133,8 +133,8 @@ Var norm(Context& context, const Var& x, const NormWeights& weights) {
          gamma = weights.gamma.value(), gx = x.gradient(), gg = weights.gamma.gradient(),
          gb = gradient_or_none(weights.beta)](const Tensor& dy) {
           const WeightSlots slots = weight_slots(gg, gb);
-          const Tensor dx = ops::norm_backward(dy, x, kind, gamma, mean, rstd, Tensor(), slots.w,
-                                               slots.b, slots.into);
+          const Tensor dx =
+              ops::norm_backward(dy, x, {kind, gamma, mean, rstd}, {slots.w, slots.b, slots.into});
           if (gx.wanted()) gx.accumulate(dx);
         });
   }
@@ -156,8 +156,8 @@ AddNorm add_norm(Context& context, const Var& x, const Var& residual,
     Tensor dsum = gs.arrived() ? gs.value() : Tensor();  // what came over the residual path
     if (dy.defined()) {
       const WeightSlots slots = weight_slots(gg, gb);
-      dsum =
-          ops::norm_backward(dy, sum, kind, gamma, mean, rstd, dsum, slots.w, slots.b, slots.into);
+      dsum = ops::norm_backward(dy, sum, {kind, gamma, mean, rstd}, {slots.w, slots.b, slots.into},
+                                dsum);
     }
     const bool shared =
         (!dy.defined() && gs.shared()) || (gx.wanted() && gr.wanted() && dropout.p == 0);

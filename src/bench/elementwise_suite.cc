@@ -64,8 +64,8 @@ struct PassInputs {
 std::vector<Pass> norm_passes(PassInputs& in) {
   using ops::NormKind;
   const auto backward = [&in](NormKind kind) {
-    ops::norm_backward(in.y, in.x, kind, in.gamma, in.mean, in.rstd, in.z, in.dgamma,
-                       kind == NormKind::kLayer ? in.dbeta : Tensor(), ops::Into::kOverwrite);
+    ops::norm_backward(in.y, in.x, {kind, in.gamma, in.mean, in.rstd},
+                       {in.dgamma, kind == NormKind::kLayer ? in.dbeta : Tensor()}, in.z);
   };
   return {
       {"layer norm",

@@ -56,8 +56,8 @@ Tensors norm_outputs(DType dtype, ops::NormKind kind) {
   const ops::NormResult y = ops::norm(x, kind, gamma, beta, 1e-5);
   const Tensor dgamma = Tensor::zeros({133}, dtype);
   const Tensor dbeta = beta.defined() ? Tensor::zeros({133}, dtype) : Tensor();
-  const Tensor dx = ops::norm_backward(normal({19, 133}, 8, dtype), x, kind, gamma, y.mean, y.rstd,
-                                       Tensor(), dgamma, dbeta, ops::Into::kOverwrite);
+  const Tensor dx = ops::norm_backward(normal({19, 133}, 8, dtype), x,
+                                       {kind, gamma, y.mean, y.rstd}, {dgamma, dbeta});
   Tensors out{y.y, dx, dgamma};
   if (beta.defined()) out.push_back(dbeta);
   return out;

@@ -86,7 +86,7 @@ Tensor sinusoidal_table(std::int64_t count, std::int64_t width, DType dtype) {
     for (std::int64_t p = 0; p < count; ++p) {
       for (std::int64_t j = 0; j < width; ++j) {
         const double frequency =
-            std::pow(10000.0, -static_cast<double>(j / 2 * 2) / static_cast<double>(width));
+            std::pow(10000.0, -static_cast<double>(j - j % 2) / static_cast<double>(width));
         const double angle = static_cast<double>(p) * frequency;
         out[p * width + j] = static_cast<T>(j % 2 == 0 ? std::sin(angle) : std::cos(angle));
       }

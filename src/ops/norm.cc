@@ -177,14 +177,16 @@ AddNormResult add_norm(const Tensor& x, const Tensor& residual, const DropoutOpt
   return result;
 }
 
-Tensor norm_backward(const Tensor& dy, const Tensor& x, NormKind kind, const Tensor& gamma,
-                     const Tensor& mean, const Tensor& rstd, const Tensor& add,
-                     const Tensor& dgamma, const Tensor& dbeta, Into into) {
+Tensor norm_backward(const Tensor& dy, const Tensor& x, const NormState& state,
+                     const NormSlots& slots, const Tensor& add) {
   const char* where = "norm_backward";
-  check_norm(x, kind, gamma, Tensor(), where);
+  const Tensor &gamma = state.gamma, &mean = state.mean, &rstd = state.rstd;
+  const Tensor &dgamma = slots.dgamma, &dbeta = slots.dbeta;
+  const bool layer = state.kind == NormKind::kLayer, add_up = slots.into == Into::kAdd;
+  check_norm(x, state.kind, gamma, Tensor(), where);
   check_like(dy, x.shape(), x.dtype(), where, "dy");
   check_like(rstd, {x.dim(0)}, x.dtype(), where, "rstd");
-  if (kind == NormKind::kLayer) check_like(mean, {x.dim(0)}, x.dtype(), where, "mean");
+  if (layer) check_like(mean, {x.dim(0)}, x.dtype(), where, "mean");
   if (add.defined()) check_like(add, x.shape(), x.dtype(), where, "add");
   if (dgamma.defined()) check_like(dgamma, gamma.shape(), x.dtype(), where, "dgamma");
   if (dbeta.defined()) check_like(dbeta, gamma.shape(), x.dtype(), where, "dbeta");
@@ -196,21 +198,21 @@ Tensor norm_backward(const Tensor& dy, const Tensor& x, NormKind kind, const Ten
         betas(chunks, width, dbeta.defined());
     parallel_chunks(x.dim(0), kChunkRows, [&](std::int64_t begin, std::int64_t end) {
       const std::int64_t at = begin * width, chunk = begin / kChunkRows;
-      kernels.backward({.rms = kind == NormKind::kRms,
+      kernels.backward({.rms = !layer,
                         .rows = end - begin,
                         .width = width,
                         .dy = dy.data<T>() + at,
                         .x = x.data<T>() + at,
                         .gamma = gamma.data<T>(),
-                        .mean = kind == NormKind::kLayer ? mean.data<T>() + begin : nullptr,
+                        .mean = layer ? mean.data<T>() + begin : nullptr,
                         .rstd = rstd.data<T>() + begin,
                         .add = add.defined() ? add.data<T>() + at : nullptr,
                         .dx = dx.data<T>() + at,
                         .dgamma = gammas.of(chunk),
                         .dbeta = betas.of(chunk)});
     });
-    if (dgamma.defined()) gammas.add_to(dgamma.data<T>(), into == Into::kAdd);
-    if (dbeta.defined()) betas.add_to(dbeta.data<T>(), into == Into::kAdd);
+    if (dgamma.defined()) gammas.add_to(dgamma.data<T>(), add_up);
+    if (dbeta.defined()) betas.add_to(dbeta.data<T>(), add_up);
   });
   return dx;
 }

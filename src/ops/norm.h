@@ -23,11 +23,20 @@ struct NormResult {
 NormResult norm(const Tensor& x, NormKind kind, const Tensor& gamma, const Tensor& beta,
                 double eps);
 
-// dx (returned); dgamma, dbeta [C] (may be undefined) written as `into` says. If `add` is defined
-// ([T, C]) it is added to dx: the gradient that arrives over the residual path.
-Tensor norm_backward(const Tensor& dy, const Tensor& x, NormKind kind, const Tensor& gamma,
-                     const Tensor& mean, const Tensor& rstd, const Tensor& add,
-                     const Tensor& dgamma, const Tensor& dbeta, Into into);
+// What the backward pass needs of the forward one; mean for layer only.
+struct NormState {
+  NormKind kind;
+  Tensor gamma, mean, rstd;
+};
+// Where the gradients of the weights go; an undefined tensor is skipped.
+struct NormSlots {
+  Tensor dgamma, dbeta;  // [C], [C]
+  Into into = Into::kOverwrite;
+};
+// Writes dgamma and dbeta where `slots` says, and returns dx. If `add` is defined ([T, C]) it is
+// added to dx: the gradient that arrives over the residual path.
+Tensor norm_backward(const Tensor& dy, const Tensor& x, const NormState& state,
+                     const NormSlots& slots, const Tensor& add = Tensor());
 
 struct DropoutOptions {
   double p = 0;  // 0: none; 1: everything is dropped (zeros, zero gradients)

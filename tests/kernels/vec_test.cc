@@ -22,7 +22,7 @@ struct Named {
   Isa needs;
   const VectorProbe* probe;
 };
-constexpr Named kAll[] = {
+constexpr Named kBuilt[] = {
     {"generic", Isa::kGeneric, &kernels::generic::kVectorProbe},
 #if defined(__x86_64__)
     {"avx2", Isa::kAvx2, &kernels::avx2::kVectorProbe},
@@ -30,11 +30,15 @@ constexpr Named kAll[] = {
 #endif
 };
 
+std::vector<Named> all_that_run() {
+  std::vector<Named> all;
+  for (const Named& built : kBuilt)
+    if (built.needs <= active_isa()) all.push_back(built);
+  return all;
+}
+
 class Vec : public ::testing::TestWithParam<Named> {
  protected:
-  void SetUp() override {
-    if (GetParam().needs > active_isa()) GTEST_SKIP() << "needs " << isa_name(GetParam().needs);
-  }
   const VectorProbe& probe() const { return *GetParam().probe; }
 };
 
@@ -203,5 +207,5 @@ TEST_P(Vec, blocks_are_transposed) {
     for (std::size_t j = 0; j < lanes; ++j) EXPECT_EQ(y[j * 4 + i], x[i * lanes + j]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, Vec, ::testing::ValuesIn(kAll),
+INSTANTIATE_TEST_SUITE_P(Isa, Vec, ::testing::ValuesIn(all_that_run()),
                          [](const auto& tested) { return std::string(tested.param.name); });

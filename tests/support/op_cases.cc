@@ -118,8 +118,8 @@ OpCase norm_case(NormKind kind, bool with_beta) {
   c.backward = [=](OpShape, const Tensors& in, const Tensors& out, const Tensors& upstream) {
     Tensor dgamma = Tensor::empty(in[1].shape(), in[1].dtype()),
            dbeta = with_beta ? Tensor::empty(in[1].shape(), in[1].dtype()) : Tensor();
-    const Tensor dx = ops::norm_backward(upstream[0], in[0], kind, in[1], out[2], out[1], Tensor(),
-                                         dgamma, dbeta, Into::kOverwrite);
+    const Tensor dx =
+        ops::norm_backward(upstream[0], in[0], {kind, in[1], out[2], out[1]}, {dgamma, dbeta});
     return Tensors{dx, dgamma, dbeta};
   };
   return c;
@@ -149,8 +149,8 @@ OpCase add_norm_case(NormKind kind) {
     const RaggedLayout layout = ragged_rows(s.rows);
     Tensor dgamma = Tensor::empty(in[2].shape(), in[2].dtype()),
            dbeta = layer ? Tensor::empty(in[2].shape(), in[2].dtype()) : Tensor();
-    const Tensor dsum = ops::norm_backward(upstream[1], out[0], kind, in[2], out[3], out[2],
-                                           upstream[0], dgamma, dbeta, Into::kOverwrite);
+    const Tensor dsum = ops::norm_backward(upstream[1], out[0], {kind, in[2], out[3], out[2]},
+                                           {dgamma, dbeta}, upstream[0]);
     return Tensors{ops::dropout(dsum, dropout_of(layout)), dsum, dgamma, dbeta};
   };
   return c;
