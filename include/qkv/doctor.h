@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -54,6 +55,11 @@ struct QKV_API Report {
 
 // Thrown by a callable's wrapper that stopped waiting for it.
 class QKV_API TimeLimitError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Thrown by AttentionUnderTest::backward where the function says in words that it has no gradient.
+class QKV_API GradientRefused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
@@ -137,7 +143,7 @@ struct Rule {
   const char* why;
   const char* remedy;
 };
-QKV_API const std::vector<Rule>& rules();
+QKV_API std::span<const Rule> rules();
 QKV_API const Rule& find_rule(const std::string& id);  // ArgumentError naming the nearest one
 
 }  // namespace qkv::inline v0::doctor

@@ -336,8 +336,12 @@ void probe_gradient(Session& session) {
       session.record.error("exception", "gradient",
                            {{"time limit in seconds", session.f.time_limit}});
       return;
+    } catch (const GradientRefused& error) {
+      for (const char* id : {"gradient", "gradient-missing"}) session.record.skip(id, error.what());
+      return;
     } catch (const std::exception& error) {
-      session.record.error("gradient-missing", c.where, {{"what", std::string(error.what())}});
+      session.record.error("exception", std::string(c.where) + ", gradient",
+                           {{"what", std::string(error.what())}});
       return;
     }
     const Tensor gradients[] = {given.dq, given.dk, given.dv};

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "doctor/mask_forms.h"
 #include "doctor/session.h"
 
 namespace qkv::inline v0::doctor {
@@ -140,6 +141,20 @@ std::string factor_words(const Slope& slope, std::int64_t d, std::int64_t heads)
 // Hypotheses for a plain function that is not the definition. True if one holds.
 bool name_known_form(Session& session, const Setup& setup, const Array& weights) {
   constexpr double kBlocked = -std::numeric_limits<double>::infinity();
+  const std::int64_t stated = session.f.window.value_or(0);
+  for (const std::int64_t wide : {stated - 1, stated + 1, 2 * stated, std::int64_t{1} << 40}) {
+    if (stated == 0) break;
+    const Array w = session.weights_with(setup, [&](const Place& p, double score) {
+      const bool inside = p.i - p.j < wide && p.j - p.i < wide;
+      return inside && (!session.causal_always || p.j <= p.i) ? score : kBlocked;
+    });
+    if (largest_difference(w, weights) > session.weight_tolerance) continue;
+    session.record.error("window-edge", fmt::format("the window of {} that is stated", stated),
+                         {{"as if", wide > 1000 ? "there were no window"
+                                                : fmt::format("the window were {}", wide)}});
+    session.formula_known = false;
+    return true;
+  }
   if (!session.causal_always && setup.queries() == setup.keys()) {
     const Array causal = session.weights_with(
         setup, [&](const Place& p, double score) { return p.j > p.i ? kBlocked : score; });
@@ -160,6 +175,27 @@ bool name_known_form(Session& session, const Setup& setup, const Array& weights)
   return false;
 }
 
+// A function that is stated to be causal and gives weight to later tokens.
+bool leaks_though_causal(Session& session, const Setup& setup, const Array& weights,
+                         const std::string& where) {
+  if (!session.f.always_causal) return false;
+  double later = 0;
+  for (std::int64_t b = 0; b < weights.b; ++b)
+    for (std::int64_t h = 0; h < weights.h; ++h)
+      for (std::int64_t i = 0; i < weights.n; ++i)
+        for (std::int64_t j = i + 1; j < weights.d; ++j)
+          later = std::max(later, weights.at(b, h, i, j));
+  if (!(later > session.weight_tolerance)) return false;
+  const MaskForm form = explain_weights(session, setup, weights);
+  Evidence evidence{{"largest weight of a later token", later}};
+  if (!form.words.empty()) evidence.emplace_back("as if", form.words);
+  if (form.stand_in) evidence.emplace_back("score of hidden keys", *form.stand_in);
+  const bool filled = std::string(form.id) == "mask-value";
+  session.record.error(filled ? "mask-value" : "future-leak", where, std::move(evidence));
+  session.formula_known = false;
+  return true;
+}
+
 void judge_formula(Session& session, const Setup& setup, const Trial& plain, double error) {
   const std::int64_t d = setup.q.d;
   const double expected_scale = session.stated_scale(d);
@@ -171,6 +207,7 @@ void judge_formula(Session& session, const Setup& setup, const Trial& plain, dou
     session.formula_known = false;
     return;
   }
+  if (leaks_though_causal(session, setup, read.out, where)) return;
   if (name_known_form(session, setup, read.out)) return;
   const Slope slope = fit_slope(read.out, own_dots(setup));
   Evidence evidence;
@@ -226,8 +263,17 @@ void probe_answer(Session& session) {
     throw Stop{};
   }
   if (!all_finite(trial.out)) {
-    std::int64_t bad = 0;
+    std::int64_t bad = 0, first_row = 0;
     for (const double value : trial.out.x) bad += std::isfinite(value) ? 0 : 1;
+    for (std::int64_t b = 0; b < trial.out.b; ++b)
+      for (std::int64_t h = 0; h < trial.out.h; ++h)
+        for (std::int64_t c = 0; c < trial.out.d; ++c)
+          first_row += std::isfinite(trial.out.at(b, h, 0, c)) ? 0 : 1;
+    if (session.f.always_causal && first_row == bad) {
+      session.record.error("causal-corner", "no mask, causal as stated",
+                           {{"what", "the first query sees no key, not even its own"}});
+      throw Stop{};
+    }
     session.record.error(
         "non-finite", "no mask, standard normal inputs",
         {{"non-finite values", bad}, {"of", static_cast<std::int64_t>(trial.out.x.size())}});

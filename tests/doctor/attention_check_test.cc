@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -157,6 +159,57 @@ TEST(AttentionCheck, causal_that_nobody_stated_is_a_note) {
   EXPECT_EQ(report.findings[0].id, "future-leak");
   f.always_causal = true;
   EXPECT_TRUE(doctor::check_attention(f).findings.empty());
+}
+
+TEST(AttentionCheck, stated_causal_that_leaks) {
+  const std::pair<Fault, const char*> cases[] = {{Fault::kCausalIgnored, "future-leak"},
+                                                 {Fault::kCausalOneLate, "future-leak"},
+                                                 {Fault::kCausalZeroFilled, "mask-value"},
+                                                 {Fault::kEmptyRowNaN, "empty-row"},
+                                                 {Fault::kNoScale, "scale"}};
+  for (const auto& [fault, id] : cases) {
+    doctor::AttentionUnderTest f = make_attention({fault, "", id});
+    const auto forward = f.forward;
+    f.takes_causal = false;
+    f.always_causal = true;
+    f.backward = nullptr;
+    f.forward = [forward](const doctor::AttentionCall& call) {
+      doctor::AttentionCall causal = call;
+      causal.causal = true;
+      return forward(causal);
+    };
+    const doctor::Report report = doctor::check_attention(f);
+    EXPECT_EQ(own_errors(report), std::set<std::string>{id}) << report.str();
+  }
+}
+
+TEST(AttentionCheck, stated_window_of_another_width) {
+  doctor::AttentionUnderTest f =
+      make_attention({Fault::kNone, "", "", doctor::MaskStyle::kKeep, true});
+  const auto forward = f.forward;
+  f.takes_window = false;
+  f.backward = nullptr;
+  f.forward = [forward](const doctor::AttentionCall& call) {
+    doctor::AttentionCall windowed = call;
+    windowed.window = 3;
+    return forward(windowed);
+  };
+  f.window = 3;
+  EXPECT_TRUE(doctor::check_attention(f).findings.empty()) << doctor::check_attention(f).str();
+  f.window = 4;
+  EXPECT_EQ(own_errors(doctor::check_attention(f)), std::set<std::string>{"window-edge"});
+}
+
+TEST(AttentionCheck, a_gradient_that_is_refused_is_skipped) {
+  doctor::AttentionUnderTest f = make_attention({Fault::kNone, "", ""});
+  f.backward = [](const doctor::AttentionCall&, const Tensor&) -> ops::AttentionGradients {
+    throw doctor::GradientRefused("no gradient here");
+  };
+  EXPECT_TRUE(doctor::check_attention(f).findings.empty());
+  f.backward = [](const doctor::AttentionCall&, const Tensor&) -> ops::AttentionGradients {
+    throw std::runtime_error("shapes");
+  };
+  EXPECT_EQ(own_errors(doctor::check_attention(f)), std::set<std::string>{"exception"});
 }
 
 TEST(AttentionCheck, conventions_of_a_library_are_notes) {
