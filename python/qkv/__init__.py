@@ -44,13 +44,13 @@ from .errors import (
 __all__ = [
     "ArgumentError", "Attention", "ConfigError", "DataError", "EncoderBlock", "Encoding", "Error", "InternalError", "IoError",
     "Mask", "Model", "ModelError", "NumericError", "Prediction", "ShapeError", "Tokenizer", "TrainOutcome", "UnsupportedError",
-    "__version__", "alibi_slopes", "errors", "explain_attention", "info", "lab", "linear_attention", "linear_attention_backward", "load",
+    "__version__", "alibi_slopes", "doctor", "errors", "explain_attention", "info", "lab", "linear_attention", "linear_attention_backward", "load",
     "num_threads", "num_threads_reason", "scaled_dot_product_attention", "scaled_dot_product_attention_backward",
     "set_num_threads", "torch", "train",
 ]
 
 # Parts that are imported when they are first asked for: `qkv.torch` needs PyTorch.
-_LAZY = ("lab", "torch")
+_LAZY = ("doctor", "lab", "torch")
 
 
 def __getattr__(name: str) -> Any:

@@ -11,5 +11,6 @@ void bind_attention(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
 void bind_models(nanobind::module_& m);
 void bind_block(nanobind::module_& m);
+void bind_doctor(nanobind::module_& m);
 
 }  // namespace qkv::python

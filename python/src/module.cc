@@ -11,4 +11,5 @@ NB_MODULE(_core, m) {
   qkv::python::bind_text(m);
   qkv::python::bind_models(m);
   qkv::python::bind_block(m);
+  qkv::python::bind_doctor(m);
 }

@@ -9,6 +9,7 @@ import pytest
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "examples" / "python"
 SAYS = {
     "masked_attention": r"largest difference to qkv\.scaled_dot_product_attention: \d\.\d\de-1[4-9]",
+    "check_my_attention": r"(?s)as_found: not right.*\bscale\b.*with_scale: not right.*mask-value.*mended: fine",
     "manual_and_fused": r"a bare array is refused: \[attention\] expected a qkv\.Mask",
     "block_gradient": r"(?s)post-norm block.*attention.*e-\d\d\n.*modern block.*e-\d\d\n",
 }
