@@ -52,7 +52,7 @@ Array to_array(const Tensor& tensor) {
 
 Tensor make_mask(const Setup& setup, MaskStyle style, DType dtype) {
   const Shape shape{setup.batch(), 1, setup.queries(), setup.keys()};
-  const Tensor mask = Tensor::zeros(shape, style == MaskStyle::kAdditive ? dtype : DType::kBool);
+  Tensor mask = Tensor::zeros(shape, style == MaskStyle::kAdditive ? dtype : DType::kBool);
   std::size_t at = 0;
   for (std::int64_t b = 0; b < setup.batch(); ++b) {
     for (std::int64_t i = 0; i < setup.queries(); ++i) {
