@@ -33,6 +33,8 @@ constexpr OpInfo kOps[] = {
      "one vector per sequence: first, mean, max, last"},
     {"attention", "attention.h", "attention.cc", "attention_backward", "",
      "scaled dot-product attention"},
+    {"merge_attention", "attention_merge.h", "attention_merge.cc", "merge_attention_backward", "",
+     "two partial results of attention put together by their log-sum-exp"},
     {"linear_attention", "attention.h", "attention_linear.cc", "linear_attention_backward", "",
      "attention in linear time by elu + 1"},
     {"sum_of_squares", "optimizer.h", "vector.cc", "",

@@ -225,8 +225,9 @@ TEST_P(AttentionParity, random_problems) {
 // QKV_ATTENTION_SEEDS=FIRST,COUNT looks further than the few that every run of the tests pays for.
 TEST_P(AttentionParity, long_random_problems) {
   std::uint64_t first = 1000, count = 6;
-  if (const char* more = std::getenv("QKV_ATTENTION_SEEDS"))
+  if (const char* more = std::getenv("QKV_ATTENTION_SEEDS")) {
     ASSERT_EQ(std::sscanf(more, "%" SCNu64 ",%" SCNu64, &first, &count), 2) << more;
+  }
   for (std::uint64_t seed = first; seed < first + count && !HasFailure(); ++seed)
     compare(random_problem(seed, 1200));
 }

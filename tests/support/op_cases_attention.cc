@@ -1,6 +1,7 @@
 // The cases of attention.
 #include "qkv/attention.h"
 
+#include "ops/attention_merge.h"
 #include "support/op_case.h"
 
 namespace qkv::testing {
@@ -138,10 +139,41 @@ OpCase linear_attention_case(bool causal) {
   return c;
 }
 
+OpCase merge_attention_case() {
+  OpCase c;
+  c.op = "merge_attention";
+  c.parity = {{1, 1, 1}, {7, 5, 2}, {90, 33, 3}};
+  c.gradient = {4, 3, 2};
+  c.speed = {4096, 64, 8};
+  c.bytes = [](OpShape s) { return 12.0 * static_cast<double>(s.rows * s.width * s.extra); };
+  c.backward_bytes = [](OpShape s) {
+    return 24.0 * static_cast<double>(s.rows * s.width * s.extra);
+  };
+  c.differentiable = 2;
+  c.inputs = [](OpShape s, DType dtype, Random& r) {
+    const Shape out{s.rows, s.extra, s.width}, lse{s.extra, s.rows};
+    return Tensors{random_normal(out, dtype, r), random_normal(lse, dtype, r),
+                   random_normal(out, dtype, r), random_normal(lse, dtype, r)};
+  };
+  c.forward = [](OpShape, const Tensors& in) {
+    const ops::AttentionResult r =
+        ops::merge_attention({in[0], in[1], Tensor()}, {in[2], in[3], Tensor()});
+    return Tensors{r.out, r.lse};
+  };
+  c.backward = [](OpShape, const Tensors& in, const Tensors& out, const Tensors& upstream) {
+    const ops::MergeGradients d =
+        ops::merge_attention_backward(upstream[0], upstream[1], {in[0], in[1], Tensor()},
+                                      {in[2], in[3], Tensor()}, {out[0], out[1], Tensor()});
+    return Tensors{d.a_out, d.a_lse, d.b_out, d.b_lse};
+  };
+  return c;
+}
+
 }  // namespace
 
 std::vector<OpCase> attention_op_cases() {
   std::vector<OpCase> cases = softmax_attention_cases();
+  cases.push_back(merge_attention_case());
   cases.push_back(linear_attention_case(false));
   cases.push_back(linear_attention_case(true));
   return cases;
