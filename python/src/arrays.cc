@@ -136,9 +136,21 @@ Array settle(Array array, bool bytes) {
   return array;
 }
 
+// NumPy's bfloat16 is of the package ml_dtypes, and the buffer protocol has no letter for it.
+bool is_numpy_bfloat16(nb::handle object) {
+  if (!nb::hasattr(object, "dtype") || !nb::hasattr(object, "view")) return false;
+  return nb::object(object.attr("dtype").attr("name")).equal(nb::str("bfloat16"));
+}
+
 Array from_buffer(nb::handle object, const char* where, const char* name) {
   auto view = std::make_unique<Py_buffer>();
-  if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_RECORDS_RO) != 0) nb::raise_python_error();
+  if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_RECORDS_RO) != 0) {
+    nb::python_error error;
+    if (!is_numpy_bfloat16(object)) throw error;
+    Array array = from_buffer(object.attr("view")("int16"), where, name);
+    array.dtype = DType::kBFloat16;
+    return array;
+  }
   Py_buffer* const buffer = view.release();
   Array array;
   array.owner = make_owner(buffer->buf, [buffer] {
@@ -354,8 +366,11 @@ nb::object export_array(const Tensor& tensor, const std::vector<std::int64_t>& s
   const auto make = [&](auto array) { return nb::cast(array, nb::rv_policy::reference); };
   void* const data = tensor.raw();
   if (library == Library::kNumpy) {
-    return make(
-        nb::ndarray<nb::numpy>(data, extents.size(), extents.data(), owner, strides.data(), type));
+    const bool brain = tensor.dtype() == DType::kBFloat16;  // has no letter of its own in NumPy
+    const nb::dlpack::dtype code = brain ? nb::dtype<std::int16_t>() : type;
+    const nb::object array = make(
+        nb::ndarray<nb::numpy>(data, extents.size(), extents.data(), owner, strides.data(), code));
+    return brain ? nb::object(array.attr("view")(like.attr("dtype"))) : array;
   }
   if (library == Library::kTorch) {  // from a capsule: a third of the time that an array takes
     static PyObject* const from_dlpack =

@@ -252,6 +252,11 @@ struct Keywords {
   }
 };
 
+// The type of lse, and of the gradient of a bias.
+DType statistic(DType dtype) {
+  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+}
+
 nb::object forward(nb::handle q, nb::handle k, nb::handle v, const Keywords& keywords,
                    bool return_lse) {
   const Call call = import_call(q, k, v);
@@ -260,7 +265,7 @@ nb::object forward(nb::handle q, nb::handle k, nb::handle v, const Keywords& key
   if (call.is_empty()) {
     const Shape s = call.q.tensor.shape();
     out = Tensor::empty({s[0], s[1], s[2], call.v.tensor.dim(3)}, call.q.tensor.dtype());
-    lse = Tensor::empty({s[0], s[1], s[2]}, call.q.tensor.dtype());
+    lse = Tensor::empty({s[0], s[1], s[2]}, statistic(call.q.tensor.dtype()));
   } else {
     const ops::AttentionInput input = call.input();
     ops::AttentionResult result;
@@ -294,7 +299,8 @@ nb::object backward(nb::handle q, nb::handle k, nb::handle v, const BackwardArra
   result.lse = fold_leading(std::move(lse_array), 2, "lse").tensor;
   ops::AttentionGradients gradients{
       empty_like(call.q.tensor), empty_like(call.k.tensor), empty_like(call.v.tensor), {}};
-  if (dbias_shape) gradients.dbias = Tensor::zeros(Shape(*dbias_shape), call.q.tensor.dtype());
+  if (dbias_shape)
+    gradients.dbias = Tensor::zeros(Shape(*dbias_shape), statistic(call.q.tensor.dtype()));
   if (call.is_empty() || call.no_channels) {
     for (const Tensor& gradient : {gradients.dq, gradients.dk, gradients.dv}) gradient.fill(0);
   } else {

@@ -290,3 +290,20 @@ def test_b13_window_counts_the_query():
 
     assert np.allclose(run(3), [0, 0.5, 1, 2, 3, 4]) and np.allclose(run(1), range(6))
     assert np.allclose(run(6), [0, 0.5, 1, 1.5, 2, 2.5]) and np.allclose(run(100), run(6))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_types_of_sixteen_bits_are_for_storage(name):
+    dtype = np.dtype(name) if name == "float16" else pytest.importorskip("ml_dtypes", reason="ml_dtypes is not in this environment").bfloat16
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 2, 9, 8)).astype(dtype).swapaxes(1, 2).copy().swapaxes(1, 2) for _ in range(3))
+    out, lse = qkv.scaled_dot_product_attention(q, k, v, causal=True, return_lse=True)
+    wanted, wanted_lse = reference.forward(*(x.astype(float) for x in (q, k, v)), causal=True)
+    assert out.dtype == dtype and lse.dtype == np.float32 and reference.error(lse, wanted_lse) < 1e-5
+    assert reference.error(out.astype(float), wanted) < 2**-7
+    gradients = qkv.scaled_dot_product_attention_backward(out, q, k, v, out, lse, causal=True, dbias_shape=(9, 9))
+    right = reference.backward(*(x.astype(float) for x in (out, q, k, v)), causal=True)
+    for gradient, r in zip(gradients[:3], right):
+        assert gradient.dtype == dtype and reference.error(gradient.astype(float), r) < 2**-6
+    assert gradients[3].dtype == np.float32
+    assert qkv.scaled_dot_product_attention(q[:0], k[:0], v[:0], return_lse=True)[1].dtype == np.float32

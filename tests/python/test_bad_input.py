@@ -18,7 +18,7 @@ REFUSED = {
     "rank": (lambda: sdpa(X[0, 0]), qkv.ShapeError, "expected q of shape [..., heads, length, channels], got [6, 8]"),
     "scalar": (lambda: sdpa(np.float32(1)), qkv.ShapeError, "got []"),
     "dtype mix": (lambda: sdpa(k=X.astype(float)), qkv.ShapeError, "expected k as float32 like q, got float64"),
-    "integers": (lambda: sdpa(X.astype(int), X.astype(int), X.astype(int)), qkv.ShapeError, "expected float32 or float64, got int64"),
+    "integers": (lambda: sdpa(X.astype(int), X.astype(int), X.astype(int)), qkv.ShapeError, "expected float32, float64, bfloat16 or float16, got int64"),
     "lengths disagree": (lambda: sdpa(v=X[:, :, :5]), qkv.ShapeError, "expected k and v of equal length, got k 6 and v 5"),
     "batches disagree": (lambda: sdpa(k=X[:1], v=X[:1]), qkv.ShapeError, "of one batch shape, got [2], [1] and [1]"),
     "ranks disagree": (lambda: sdpa(k=X[0], v=X[0]), qkv.ShapeError, "of one batch shape, got [2], [] and []"),

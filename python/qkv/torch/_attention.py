@@ -25,7 +25,8 @@ def scaled_dot_product_attention(
 
     attn_mask: boolean, True may attend; or floating, added to the scores; it broadcasts to [..., heads, L, S]. is_causal: query i
     sees keys j <= i, counted from the first key (not from the last, as qkv.Mask.causal does). dropout_p: always applied; its numbers
-    come from PyTorch's generator. A query without visible keys gives zeros. bfloat16 and float16 are computed in float32.
+    come from PyTorch's generator. A query without visible keys gives zeros. bfloat16 and float16 are types of storage:
+    scores, softmax and sums are float32.
     """
     if is_causal and attn_mask is not None:
         raise ArgumentError("[attention] expected attn_mask or is_causal, got both: put the triangle into the mask")
@@ -39,8 +40,6 @@ def attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
     dtype, device = query.dtype, query.device
     if dtype not in _NATIVE or device.type != "cpu" or key.dtype != dtype or value.dtype != dtype or attn_mask is not None:
         _check(query, key, value, attn_mask)
-        if dtype in _HALF:
-            query, key, value = query.float(), key.float(), value.float()
     elif key.device != device or value.device != device:
         _check(query, key, value, attn_mask)
     shape, keys_shape, values_shape = query.shape, key.shape, value.shape
@@ -60,7 +59,7 @@ def attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
     out = attention(query, key, value, attn_mask, seed, dropout_p, is_causal, scale, softcap)
     if len(shape) != 4:
         out = out.reshape(*shape[:-1], value.shape[3])
-    return out if dtype == out.dtype else out.to(dtype)
+    return out
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

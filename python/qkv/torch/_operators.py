@@ -57,7 +57,7 @@ def _empty(like, channels):
 
 @torch.library.register_fake("qkv::attention", lib=_LIBRARY)
 def _attention_shapes(q, k, v, mask, seed, dropout_p, is_causal, scale, softcap):
-    return _empty(q, v.shape[3]), q.new_empty(q.shape[:3])
+    return _empty(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 
 @torch.library.register_fake("qkv::attention_backward", lib=_LIBRARY)
