@@ -72,7 +72,7 @@ Var rope(Context& context, const Var& x, const HeadLayout& heads, const ops::Rop
 Var attention(Context& context, const Var& qkv, const HeadLayout& heads,
               const ops::AttentionOptions& options);
 
-// Linear-time attention (ops/attention.h), same shapes.
+// Linear-time attention (qkv/attention.h), same shapes.
 Var linear_attention(Context& context, const Var& qkv, const HeadLayout& heads, bool causal);
 
 // One vector per sequence of context.layout: [T, C] -> [B, C].

@@ -7,13 +7,14 @@
 
 #include <fmt/format.h>
 
+#include "qkv/layout.h"
+
 #include "bench/inputs.h"
 #include "bench/suites.h"
 #include "ops/activation.h"
 #include "ops/norm.h"
 #include "ops/optimizer.h"
 #include "ops/softmax.h"
-#include "tensor/layout.h"
 
 namespace qkv::inline v0::bench {
 namespace {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "qkv/attention.h"
+#include "qkv/layout.h"
 
 #include "base/cpu.h"
 #include "base/random.h"
@@ -20,7 +21,6 @@
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/softmax.h"
-#include "tensor/layout.h"
 
 namespace qkv::inline v0::doctor {
 namespace {

@@ -7,7 +7,7 @@ namespace qkv::inline v0::ops {
 
 struct OpInfo {
   const char* name;         // the function of the forward
-  const char* header;       // under src/ops
+  const char* header;       // under src/ops; "qkv/..." is a promised one
   const char* reference;    // the plain implementation, under src/kernels/reference
   const char* gradient;     // the function of the backward; empty: none
   const char* no_gradient;  // why there is none; empty where there is one

@@ -36,9 +36,8 @@ double schedule_at(const Schedule& s, std::int64_t t) {
     case ScheduleKind::kConstant:
       return s.peak;
     case ScheduleKind::kStep: {
-      const auto cuts =
-          static_cast<double>((t - s.warmup) / std::max<std::int64_t>(s.step_size, 1));
-      return std::max(s.floor, s.peak * std::pow(s.step_gamma, cuts));
+      const std::int64_t cuts = (t - s.warmup) / std::max<std::int64_t>(s.step_size, 1);
+      return std::max(s.floor, s.peak * std::pow(s.step_gamma, static_cast<double>(cuts)));
     }
     case ScheduleKind::kInverseSqrt: {
       const auto w = static_cast<double>(std::max<std::int64_t>(s.warmup, 1));

@@ -4,12 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include "qkv/tokenizer.h"
+
 #include "base/file.h"
 #include "base/json.h"
 #include "models/encoder_classifier.h"
 #include "support/files.h"
 #include "support/process.h"
-#include "text/tokenizer.h"
 
 using namespace qkv;
 using namespace qkv::testing;

@@ -5,11 +5,12 @@
 #include <string>
 #include <utility>
 
+#include "qkv/tokenizer.h"
+
 #include "base/file.h"
 #include "base/json.h"
 #include "io/safetensors.h"
 #include "models/encoder_classifier.h"
-#include "text/tokenizer.h"
 
 namespace qkv::testing {
 namespace {

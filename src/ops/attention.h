@@ -1,4 +1,0 @@
-// Attention is part of the promised API.
-#pragma once
-
-#include "qkv/attention.h"

@@ -1,4 +1,0 @@
-// Ragged layouts are part of the promised API.
-#pragma once
-
-#include "qkv/layout.h"

@@ -1,4 +1,0 @@
-// The tokenizer is part of the promised API.
-#pragma once
-
-#include "qkv/tokenizer.h"
