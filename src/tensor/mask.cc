@@ -107,8 +107,9 @@ Mask Mask::window_with_globals(std::int64_t left, std::int64_t right,
                                std::vector<std::int64_t> tokens) {
   check_window("Mask::window_with_globals", left, right);
   std::sort(tokens.begin(), tokens.end());
-  require<ArgumentError>(tokens.empty() || tokens.front() >= 0, "Mask::window_with_globals",
-                         "expected positions of tokens >= 0, got {}", tokens.front());
+  const std::int64_t first = tokens.empty() ? 0 : tokens.front();
+  require<ArgumentError>(first >= 0, "Mask::window_with_globals",
+                         "expected positions of tokens >= 0, got {}", first);
   Mask mask;
   mask.windows_.push_back({left, right, std::move(tokens)});
   return mask;
