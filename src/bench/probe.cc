@@ -43,6 +43,11 @@ MultiplyAddProbe::MultiplyAddProbe(int threads)
       right_(kCalmColumns * kCalmDepth, 0.25f),
       packed_right_(right_.data(), kCalmColumns, false, kCalmDepth, kCalmColumns) {}
 
+void MultiplyAddProbe::run(std::int64_t pieces, FunctionRef<void(std::int64_t)> piece) const {
+  if (threads_ != 1) return parallel_for(pieces, piece);
+  for (std::int64_t i = 0; i < pieces; ++i) piece(i);
+}
+
 double MultiplyAddProbe::calm(double rate) {
   if (kernels::product_kernels() == nullptr) return rate;  // the reference: too slow for a probe
   constexpr std::int64_t kPieces = 20;
@@ -53,11 +58,7 @@ double MultiplyAddProbe::calm(double rate) {
   };
   const std::int64_t pieces = kPieces * threads_;
   const double start = now();
-  if (threads_ == 1) {
-    for (std::int64_t i = 0; i < pieces; ++i) piece(i);
-  } else {
-    parallel_for(pieces, piece);
-  }
+  run(pieces, piece);
   return static_cast<double>(pieces) / (now() - start);
 }
 
@@ -68,11 +69,7 @@ double MultiplyAddProbe::once() {
   const auto piece = [&](std::int64_t) { use(probe.multiply_add(kRounds)); };
   const std::int64_t pieces = kPieces * threads_;
   const double start = now();
-  if (threads_ == 1) {
-    for (std::int64_t i = 0; i < pieces; ++i) piece(i);
-  } else {
-    parallel_for(pieces, piece);
-  }
+  run(pieces, piece);
   const std::int64_t operations = 2 * pieces * kRounds * probe.multiply_adds_per_round;
   return static_cast<double>(operations) / (now() - start);
 }

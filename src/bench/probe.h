@@ -9,6 +9,7 @@
 
 #include "qkv/tensor.h"
 
+#include "base/function_ref.h"
 #include "kernels/packed_matrix.h"
 
 namespace qkv::inline v0::bench {
@@ -40,7 +41,7 @@ class Probe {
 //
 // A busy hyperthread beside ours takes ports that load, caches and half of the decoders, none of
 // which these loops need: they are as fast as ever while a product of matrices in the first-level
-// cache loses a quarter. So calm() is the rate of such products.
+// cache slows down. So calm() is the rate of such products.
 class MultiplyAddProbe : public Probe {
  public:
   explicit MultiplyAddProbe(int threads = 0);
@@ -48,6 +49,8 @@ class MultiplyAddProbe : public Probe {
   double calm(double rate) override;
 
  private:
+  void run(std::int64_t pieces, FunctionRef<void(std::int64_t)> piece) const;
+
   int threads_;
   std::vector<float> left_, right_;  // of the products
   kernels::PackedMatrix<float> packed_right_;

@@ -44,7 +44,7 @@ QKV_INLINE F32 sum_lanes(std::int64_t n, Body body) {
 
 // Brings the line of p[j] into the first-level cache, j a multiple of kLanes. Between the loads of
 // a pass with arithmetic lie so many instructions that few are under way at a time; with this,
-// passes over memory gain a tenth to a third. Nothing breaks where there is no memory.
+// passes over memory come close to its bandwidth. Nothing breaks where there is no memory.
 QKV_INLINE void fetch(const float* p, std::int64_t j) {
   if (kLanes >= 16 || j % 16 == 0) __builtin_prefetch(p + j);
 }
