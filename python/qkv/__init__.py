@@ -22,6 +22,8 @@ from ._core import (
     explain_attention,
     linear_attention,
     linear_attention_backward,
+    merge_attention,
+    merge_attention_backward,
     num_threads,
     num_threads_reason,
     scaled_dot_product_attention,
@@ -45,6 +47,7 @@ __all__ = [
     "ArgumentError", "Attention", "ConfigError", "DataError", "EncoderBlock", "Encoding", "Error", "InternalError", "IoError",
     "Mask", "Model", "ModelError", "NumericError", "Prediction", "ShapeError", "Tokenizer", "TrainOutcome", "UnsupportedError",
     "__version__", "alibi_slopes", "doctor", "errors", "explain_attention", "info", "lab", "linear_attention", "linear_attention_backward", "load",
+    "merge_attention", "merge_attention_backward",
     "num_threads", "num_threads_reason", "scaled_dot_product_attention", "scaled_dot_product_attention_backward",
     "set_num_threads", "torch", "train",
 ]

@@ -40,23 +40,46 @@ def alibi_slopes(heads: int) -> list[float]: ...
 def scaled_dot_product_attention(
     q: _Array, k: Any, v: Any, *, mask: Mask | None = None, causal: bool = False, window: _Window = None,
     scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
-    return_lse: Literal[False] = False,
+    cu_seqlens_q: Any = None, cu_seqlens_k: Any = None,
+    return_lse: Literal[False] = False, return_weights: Literal[False] = False,
 ) -> _Array: ...
 @overload
 def scaled_dot_product_attention(
     q: _Array, k: Any, v: Any, *, mask: Mask | None = None, causal: bool = False, window: _Window = None,
     scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
-    return_lse: Literal[True],
+    cu_seqlens_q: Any = None, cu_seqlens_k: Any = None,
+    return_lse: Literal[True], return_weights: Literal[False] = False,
 ) -> tuple[_Array, _Array]: ...
+@overload
+def scaled_dot_product_attention(
+    q: _Array, k: Any, v: Any, *, mask: Mask | None = None, causal: bool = False, window: _Window = None,
+    scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
+    cu_seqlens_q: Any = None, cu_seqlens_k: Any = None,
+    return_lse: Literal[False] = False, return_weights: Literal[True],
+) -> tuple[_Array, _Array | list[_Array]]: ...
+@overload
+def scaled_dot_product_attention(
+    q: _Array, k: Any, v: Any, *, mask: Mask | None = None, causal: bool = False, window: _Window = None,
+    scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
+    cu_seqlens_q: Any = None, cu_seqlens_k: Any = None,
+    return_lse: Literal[True], return_weights: Literal[True],
+) -> tuple[_Array, _Array, _Array | list[_Array]]: ...
 def scaled_dot_product_attention_backward(
-    dout: Any, q: _Array, k: Any, v: Any, out: Any, lse: Any, *, mask: Mask | None = None, causal: bool = False,
-    window: _Window = None, scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0,
-    seed: int | None = None, dbias_shape: Sequence[int] | None = None,
+    dout: Any, q: _Array, k: Any, v: Any, out: Any, lse: Any, *, mask: Mask | None = None, causal: bool = False, window: _Window = None,
+    scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
+    cu_seqlens_q: Any = None, cu_seqlens_k: Any = None,
+    dbias_shape: Sequence[int] | None = None,
 ) -> tuple[_Array, ...]: ...
 def explain_attention(
     q: Any, k: Any, v: Any, *, mask: Mask | None = None, causal: bool = False, window: _Window = None,
     scale: float | None = None, softcap: float | None = None, backend: _Backend = "auto", dropout_p: float = 0.0, seed: int | None = None,
+    cu_seqlens_q: Any = None, cu_seqlens_k: Any = None,
+    return_weights: bool = False,
 ) -> list[tuple[str, str]]: ...
+def merge_attention(out_a: _Array, lse_a: Any, out_b: Any, lse_b: Any, *, packed: bool = False) -> tuple[_Array, _Array]: ...
+def merge_attention_backward(
+    dout: Any, out_a: _Array, lse_a: Any, out_b: Any, lse_b: Any, out: Any, lse: Any, *, dlse: Any = None, packed: bool = False
+) -> tuple[_Array, _Array, _Array, _Array]: ...
 def linear_attention(q: _Array, k: Any, v: Any, *, causal: bool = False) -> _Array: ...
 def linear_attention_backward(
     dout: Any, q: _Array, k: Any, v: Any, *, causal: bool = False

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
 
 #include "base/check.h"
 
@@ -342,6 +343,26 @@ Array import_array(nb::handle object, const char* where, const char* name) {
   if (nb::hasattr(object, "__dlpack__")) return from_dlpack(object, where, name);
   type_error(fmt::format("[{}] expected {} as an array (NumPy, or anything with DLPack), got {}",
                          where, name, type_name_of(object)));
+}
+
+std::vector<std::int64_t> import_integers(nb::handle object, const char* where, const char* name,
+                                          const char* shape) {
+  std::vector<std::int64_t> numbers;
+  if (!PyObject_CheckBuffer(object.ptr()) && !nb::hasattr(object, "__dlpack__")) {
+    if (nb::try_cast(object, numbers)) return numbers;
+    type_error(fmt::format("[{}] expected whole numbers as {}, got {}", where, name,
+                           nb::repr(object).c_str()));
+  }
+  const Array array = import_array(object, where, name);
+  require<ShapeError>(array.rank() == 1, where, "expected {} of shape {}, got {}", name, shape,
+                      array.shape_text());
+  if (is_floating(array.dtype) || array.dtype == DType::kBool) {
+    type_error(fmt::format("[{}] expected whole numbers as {}, got {}", where, name,
+                           dtype_name(array.dtype)));
+  }
+  const Tensor wide = array.tensor().to(DType::kInt64).contiguous();
+  numbers.assign(wide.data<std::int64_t>(), wide.data<std::int64_t>() + wide.numel());
+  return numbers;
 }
 
 std::optional<Array> import_optional(nb::handle object, const char* where, const char* name) {

@@ -39,6 +39,10 @@ Array import_array(nanobind::handle object, const char* where, const char* name)
 // Like import_array, but nothing for None.
 std::optional<Array> import_optional(nanobind::handle object, const char* where, const char* name);
 
+// Whole numbers from an array of one dimension or a sequence; `shape` says in messages what it is.
+std::vector<std::int64_t> import_integers(nanobind::handle object, const char* where,
+                                          const char* name, const char* shape);
+
 // A strided copy of `array` in dense memory of our own.
 Array dense_copy(const Array& array);
 

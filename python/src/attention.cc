@@ -1,22 +1,17 @@
-// Attention and its masks: the functions of qkv/attention.h on arrays [..., heads, length,
-// channels].
+// Attention on arrays [..., heads, length, channels]: the functions of qkv/attention.h.
 #include "qkv/attention.h"
 
-#include <atomic>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "arrays.h"
+#include "attention_call.h"
 #include "base/check.h"
-#include "base/random.h"
 #include "bindings.h"
 
 namespace nb = nanobind;
@@ -26,246 +21,19 @@ namespace {
 
 constexpr const char* kWhere = "attention";
 
-using Extents = std::vector<std::int64_t>;
-
-// One operand as [B, H, N, D], B the product of all leading extents.
-struct Operand {
-  Tensor tensor;
-  Extents lead;
-};
-
-// The single stride of the leading dimensions seen as one, if there is one. Outside in, each has to
-// step over the whole of the next.
-std::optional<std::int64_t> merged_stride(const Array& array, std::size_t count) {
-  std::int64_t stride = 0, extent = 1;
-  for (std::size_t i = count; i-- > 0;) {
-    if (array.shape[i] == 1) continue;
-    if (extent == 1) {
-      stride = array.strides[i];
-      extent = array.shape[i];
-    } else if (array.strides[i] == stride * extent) {
-      extent *= array.shape[i];
-    } else {
-      return std::nullopt;
-    }
-  }
-  return stride;
-}
-
-// `array` as [B, inner...] with `inner` trailing dimensions kept.
-Operand fold_leading(Array array, int inner, const char* name) {
-  const auto lead = static_cast<std::size_t>(array.rank() - inner);
-  std::int64_t batch = 1;
-  for (std::size_t i = 0; i < lead; ++i) {
-    if (__builtin_mul_overflow(batch, array.shape[i], &batch)) {
-      fail<ShapeError>(kWhere, "expected {} to fit in memory, got shape {}", name,
-                       array.shape_text());
-    }
-  }
-  const bool inner_dense = array.shape.back() <= 1 || array.strides.back() == 1;
-  auto stride = merged_stride(array, lead);
-  if (!stride || !inner_dense) {
-    array = dense_copy(array);
-    stride = merged_stride(array, lead);
-  }
-  Operand operand;
-  operand.lead.assign(array.shape.begin(), array.shape.begin() + static_cast<std::ptrdiff_t>(lead));
-  Extents shape = {batch}, strides = {*stride};
-  shape.insert(shape.end(), array.shape.begin() + static_cast<std::ptrdiff_t>(lead),
-               array.shape.end());
-  strides.insert(strides.end(), array.strides.begin() + static_cast<std::ptrdiff_t>(lead),
-                 array.strides.end());
-  operand.tensor = Tensor::wrap_strided(array.data, Shape(shape), Shape(strides), array.dtype,
-                                        std::move(array.owner));
-  return operand;
-}
-
-Operand import_operand(nb::handle object, const char* name, Library* library = nullptr) {
-  Array array = import_array(object, kWhere, name);
-  if (array.rank() < 3) {
-    fail<ShapeError>(kWhere, "expected {} of shape [..., heads, length, channels], got {}", name,
-                     array.shape_text());
-  }
-  if (library != nullptr) *library = array.library;
-  return fold_leading(std::move(array), 3, name);
-}
-
-// Heads and tokens of [B, H, N, D] lie in memory as [B, N, H, D].
-bool is_token_major(const Tensor& t) {
-  return t.dim(1) > 1 && t.dim(2) > 1 && t.stride(1) < t.stride(2);
-}
-
-// q, k, v and how results are to lie in memory and be handed over.
-struct Call {
-  Operand q, k, v;
-  Library library = Library::kNumpy;
-  nb::handle like;
-  bool token_major = false;
-  bool no_channels = false;  // v has none: its place is taken by a channel of k
-
-  // [B, H, N, D] as the engine takes it under `token_major`, and back.
-  Tensor turned(const Tensor& t) const { return token_major ? t.transpose(1, 2) : t; }
-  bool is_empty() const {
-    const Tensor& t = q.tensor;
-    return t.dim(0) == 0 || t.dim(1) == 0 || t.dim(2) == 0;
-  }
-  ops::AttentionInput input() const {
-    ops::AttentionInput in;
-    in.q = turned(q.tensor);
-    in.k = turned(k.tensor);
-    in.v = turned(no_channels ? k.tensor.narrow(3, 0, 1) : v.tensor);
-    in.heads_first = !token_major;
-    return in;
-  }
-};
-
-std::string extents_text(const Extents& extents) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < extents.size(); ++i)
-    text += fmt::format("{}{}", i > 0 ? ", " : "", extents[i]);
-  return text + "]";
-}
-
-Call import_call(nb::handle q, nb::handle k, nb::handle v) {
-  Call call;
-  call.q = import_operand(q, "q", &call.library);
-  call.k = import_operand(k, "k");
-  call.v = import_operand(v, "v");
-  call.like = q;
-  if (call.q.lead != call.k.lead || call.q.lead != call.v.lead) {
-    fail<ShapeError>(kWhere, "expected q, k, v of one batch shape, got {}, {} and {}",
-                     extents_text(call.q.lead), extents_text(call.k.lead),
-                     extents_text(call.v.lead));
-  }
-  call.token_major = is_token_major(call.q.tensor);
-  call.no_channels = call.v.tensor.dim(3) == 0 && call.k.tensor.dim(3) > 0;
-  if (call.is_empty()) {  // nothing to compute, but still nothing that does not fit
-    require<ShapeError>(call.k.tensor.dim(1) == call.v.tensor.dim(1), kWhere,
-                        "expected k and v with equal heads, got k {} and v {}",
-                        call.k.tensor.dim(1), call.v.tensor.dim(1));
-    require<ShapeError>(call.q.tensor.dim(3) == call.k.tensor.dim(3), kWhere,
-                        "expected q and k of equal head size, got q {} and k {}",
-                        call.q.tensor.dim(3), call.k.tensor.dim(3));
-  }
-  require<ShapeError>(call.k.tensor.dim(2) == call.v.tensor.dim(2), kWhere,
-                      "expected k and v of equal length, got k {} and v {}", call.k.tensor.dim(2),
-                      call.v.tensor.dim(2));
-  return call;
-}
-
-// A result [B, ...] as an array [lead..., ...].
-nb::object export_result(const Call& call, const Tensor& result) {
-  Extents shape, strides;
-  std::int64_t step = result.stride(0);
-  for (std::size_t i = call.q.lead.size(); i-- > 0;) {
-    shape.insert(shape.begin(), call.q.lead[i]);
-    strides.insert(strides.begin(), step);
-    step *= call.q.lead[i];
-  }
-  for (int i = 1; i < result.rank(); ++i) {
-    shape.push_back(result.dim(i));
-    strides.push_back(result.stride(i));
-  }
-  return export_array(result, shape, strides, call.library, call.like);
-}
-
-// An empty tensor shaped like `of` whose dimensions follow each other in memory as those of `of`
-// do.
-Tensor empty_like(const Tensor& of) {
-  const Shape s = of.shape();
-  if (!is_token_major(of)) return Tensor::empty(s, of.dtype());
-  return Tensor::empty({s[0], s[2], s[1], s[3]}, of.dtype()).transpose(1, 2);
-}
-
-Mask import_mask(nb::handle mask) {
-  if (mask.is_none()) return {};
-  if (nb::isinstance<Mask>(mask)) return nb::cast<Mask>(mask);
-  std::string got = nb::type_name(mask.type()).c_str();
-  std::string advice = "Mask.keep(a) where True may attend, Mask.block(a) where True is blocked";
-  if (PyObject_CheckBuffer(mask.ptr()) || nb::hasattr(mask, "__dlpack__")) {
-    const Array array = import_array(mask, kWhere, "mask");
-    got = fmt::format("a bare {} array", dtype_name(array.dtype));
-    if (is_floating(array.dtype))
-      advice = "Mask.additive(a) where it is added to the scores, " + advice;
-  }
-  type_error(
-      fmt::format("[{}] expected a qkv.Mask, got {}: say what it means, {}", kWhere, got, advice));
-}
-
-Mask import_window(nb::handle window) {
-  if (window.is_none()) return {};
-  std::int64_t n = 0;
-  if (nb::try_cast(window, n)) return Mask::window(n);
-  std::pair<std::int64_t, std::int64_t> sides;
-  if (nb::try_cast(window, sides)) return Mask::window(sides.first, sides.second);
-  type_error(fmt::format("[{}] expected window as n or (left, right), got {}", kWhere,
-                         nb::repr(window).c_str()));
-}
-
-ops::AttentionBackend import_backend(const std::string& name) {
-  if (name == "auto") return ops::AttentionBackend::kAuto;
-  if (name == "naive") return ops::AttentionBackend::kNaive;
-  if (name == "flash") return ops::AttentionBackend::kFlash;
-  fail<ArgumentError>(kWhere, "expected backend 'auto', 'naive' or 'flash', got '{}'", name);
-}
-
-// A seed for a call that names none. Differs from call to call and from process to process.
-std::uint64_t fresh_seed() {
-  static const std::uint64_t base =
-      nb::cast<std::uint64_t>(nb::module_::import_("secrets").attr("randbits")(64));
-  static std::atomic<std::uint64_t> calls{0};
-  return hash_pair(base, ++calls);
-}
-
-// The keywords that forward, backward and the explanation share.
-struct Keywords {
-  nb::object mask, window, seed;
-  bool causal = false;
-  std::optional<double> scale, softcap;
-  std::string backend;
-  double dropout_p = 0;
-
-  ops::AttentionOptions options(bool may_draw_seed) const {
-    ops::AttentionOptions options;
-    options.mask = import_mask(mask);
-    if (causal) options.mask = options.mask & Mask::causal();
-    if (!window.is_none()) options.mask = options.mask & import_window(window);
-    options.scale = scale;
-    options.softcap = softcap;
-    options.backend = import_backend(backend);
-    options.dropout_p = dropout_p;
-    std::uint64_t number = 0;
-    if (!seed.is_none()) {
-      if (!nb::try_cast(seed, number)) {
-        type_error(fmt::format("[{}] expected seed as a whole number in [0, 2^64), got {}", kWhere,
-                               nb::repr(seed).c_str()));
-      }
-    } else if (dropout_p > 0) {
-      require<ArgumentError>(may_draw_seed, kWhere,
-                             "expected the seed of the forward pass with dropout_p {}, got none: "
-                             "pass one to both",
-                             dropout_p);
-      number = fresh_seed();
-    }
-    options.dropout_key.key = hash_pair(number, hash_text(kWhere));
-    return options;
-  }
-};
-
-// The type of lse, and of the gradient of a bias.
-DType statistic(DType dtype) {
-  return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-}
-
 nb::object forward(nb::handle q, nb::handle k, nb::handle v, const Keywords& keywords,
-                   bool return_lse) {
+                   const Wanted& wanted) {
   const Call call = import_call(q, k, v);
-  const ops::AttentionOptions options = keywords.options(/*may_draw_seed=*/true);
-  Tensor out, lse;
+  ops::AttentionOptions options = keywords.options(/*may_draw_seed=*/true);
+  options.return_weights = wanted.weights;
+  Tensor out, lse, weights;
   if (call.is_empty()) {
     const Shape s = call.q.tensor.shape();
-    out = Tensor::empty({s[0], s[1], s[2], call.v.tensor.dim(3)}, call.q.tensor.dtype());
-    lse = Tensor::empty({s[0], s[1], s[2]}, statistic(call.q.tensor.dtype()));
+    const DType type = call.q.tensor.dtype();
+    out = Tensor::empty({s[0], s[1], s[2], call.v.tensor.dim(3)}, type);
+    lse = Tensor::empty({s[0], s[1], s[2]}, statistic(type));
+    if (wanted.weights)
+      weights = Tensor::empty({s[0], s[1], s[2], call.k.tensor.dim(2)}, statistic(type));
   } else {
     const ops::AttentionInput input = call.input();
     ops::AttentionResult result;
@@ -275,16 +43,12 @@ nb::object forward(nb::handle q, nb::handle k, nb::handle v, const Keywords& key
     }
     out = call.turned(call.no_channels ? result.out.narrow(3, 0, 0) : result.out);
     lse = result.lse;
+    weights = result.weights;
   }
-  nb::object exported = export_result(call, out);
-  if (!return_lse) return exported;
-  return nb::make_tuple(exported, export_result(call, lse));
+  const nb::object exported = export_result(call, out);
+  return pack_results(wanted, exported, wanted.lse ? export_result(call, lse) : nb::object(),
+                      wanted.weights ? export_result(call, weights) : nb::object());
 }
-
-// What the forward pass gave, and what its result's gradient is.
-struct BackwardArrays {
-  nb::handle dout, out, lse;
-};
 
 nb::object backward(nb::handle q, nb::handle k, nb::handle v, const BackwardArrays& arrays,
                     const Keywords& keywords, const std::optional<Extents>& dbias_shape) {
@@ -315,17 +79,16 @@ nb::object backward(nb::handle q, nb::handle k, nb::handle v, const BackwardArra
   const nb::object dq = export_result(call, gradients.dq), dk = export_result(call, gradients.dk),
                    dv = export_result(call, gradients.dv);
   if (!dbias_shape) return nb::make_tuple(dq, dk, dv);
-  Extents strides;
-  for (int i = 0; i < gradients.dbias.rank(); ++i) strides.push_back(gradients.dbias.stride(i));
-  return nb::make_tuple(
-      dq, dk, dv, export_array(gradients.dbias, *dbias_shape, strides, call.library, call.like));
+  return nb::make_tuple(dq, dk, dv, export_plain(gradients.dbias, call.library, call.like));
 }
 
-nb::list explain(nb::handle q, nb::handle k, nb::handle v, const Keywords& keywords) {
+nb::list explain(nb::handle q, nb::handle k, nb::handle v, const Keywords& keywords,
+                 const Wanted& wanted) {
   const Call call = import_call(q, k, v);
+  ops::AttentionOptions options = keywords.options(/*may_draw_seed=*/true);
+  options.return_weights = wanted.weights;
   nb::list choices;
-  for (const auto& choice :
-       ops::explain_attention(call.input(), keywords.options(/*may_draw_seed=*/true)))
+  for (const auto& choice : ops::explain_attention(call.input(), options))
     choices.append(nb::make_tuple(choice.name, choice.refusal));
   return choices;
 }
@@ -387,8 +150,8 @@ nb::object linear_backward(nb::handle dout, nb::handle q, nb::handle k, nb::hand
   if (!call.is_empty()) {
     const ops::AttentionInput input = ragged_input(call, layout);
     const Tensor dout_ragged = as_ragged(dout_tensor);
-    const ops::AttentionGradients ragged{as_ragged(gradients[0]), as_ragged(gradients[1]),
-                                         as_ragged(gradients[2])};
+    const ops::AttentionGradients ragged{
+        as_ragged(gradients[0]), as_ragged(gradients[1]), as_ragged(gradients[2]), {}};
     const nb::gil_scoped_release no_gil;
     ops::linear_attention_backward(dout_ragged, input, causal, ragged);
   }
@@ -401,7 +164,8 @@ nb::object linear_backward(nb::handle dout, nb::handle q, nb::handle k, nb::hand
   nb::kw_only(), nb::arg("mask") = nb::none(), nb::arg("causal") = false,       \
                  nb::arg("window") = nb::none(), nb::arg("scale") = nb::none(), \
                  nb::arg("softcap") = nb::none(), nb::arg("backend") = "auto",  \
-                 nb::arg("dropout_p") = 0.0, nb::arg("seed") = nb::none()
+                 nb::arg("dropout_p") = 0.0, nb::arg("seed") = nb::none(),      \
+                 nb::arg("cu_seqlens_q") = nb::none(), nb::arg("cu_seqlens_k") = nb::none()
 
 }  // namespace
 
@@ -410,23 +174,36 @@ void bind_attention(nb::module_& m) {
       "scaled_dot_product_attention",
       [](nb::handle q, nb::handle k, nb::handle v, nb::object mask, bool causal, nb::object window,
          std::optional<double> scale, std::optional<double> softcap, const std::string& backend,
-         double dropout_p, nb::object seed, bool return_lse) {
-        return forward(q, k, v, {mask, window, seed, causal, scale, softcap, backend, dropout_p},
-                       return_lse);
+         double dropout_p, nb::object seed, nb::object cu_seqlens_q, nb::object cu_seqlens_k,
+         bool return_lse, bool return_weights) {
+        const Keywords keywords{mask, window, seed, causal, scale, softcap, backend, dropout_p};
+        const Wanted wanted{return_lse, return_weights};
+        const Boundaries boundaries{cu_seqlens_q, cu_seqlens_k};
+        if (boundaries.given()) return ragged_forward(q, k, v, boundaries, keywords, wanted);
+        return forward(q, k, v, keywords, wanted);
       },
       nb::arg("q"), nb::arg("k"), nb::arg("v"), QKV_KEYWORDS, nb::arg("return_lse") = false,
+      nb::arg("return_weights") = false,
       "softmax(cap(scale * q k^T) + bias over visible keys) v for arrays [..., heads, length, "
       "channels].\n"
-      "With return_lse also the logarithm of the sum of exponentials, [..., heads, length].");
+      "With return_lse also the logarithm of the sum of exponentials, [..., heads, length]; with\n"
+      "return_weights also the weights [..., heads, queries, keys], in O(N S) memory.\n"
+      "With cu_seqlens_q (and _k, else the same) the arrays are sequences packed without padding,\n"
+      "[tokens, heads, channels]: sequence b is rows cu_seqlens[b] to cu_seqlens[b + 1]. lse is "
+      "then\n[heads, tokens], and the weights are a list, [heads, queries, keys] of each "
+      "sequence.");
   m.def(
       "scaled_dot_product_attention_backward",
       [](nb::handle dout, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
          nb::object mask, bool causal, nb::object window, std::optional<double> scale,
          std::optional<double> softcap, const std::string& backend, double dropout_p,
-         nb::object seed, const std::optional<Extents>& dbias_shape) {
-        return backward(q, k, v, {dout, out, lse},
-                        {mask, window, seed, causal, scale, softcap, backend, dropout_p},
-                        dbias_shape);
+         nb::object seed, nb::object cu_seqlens_q, nb::object cu_seqlens_k,
+         const std::optional<Extents>& dbias_shape) {
+        const Keywords keywords{mask, window, seed, causal, scale, softcap, backend, dropout_p};
+        const Boundaries boundaries{cu_seqlens_q, cu_seqlens_k};
+        if (boundaries.given())
+          return ragged_backward(q, k, v, boundaries, {dout, out, lse}, keywords, dbias_shape);
+        return backward(q, k, v, {dout, out, lse}, keywords, dbias_shape);
       },
       nb::arg("dout"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
       QKV_KEYWORDS, nb::arg("dbias_shape") = nb::none(),
@@ -438,10 +215,15 @@ void bind_attention(nb::module_& m) {
       "explain_attention",
       [](nb::handle q, nb::handle k, nb::handle v, nb::object mask, bool causal, nb::object window,
          std::optional<double> scale, std::optional<double> softcap, const std::string& backend,
-         double dropout_p, nb::object seed) {
-        return explain(q, k, v, {mask, window, seed, causal, scale, softcap, backend, dropout_p});
+         double dropout_p, nb::object seed, nb::object cu_seqlens_q, nb::object cu_seqlens_k,
+         bool return_weights) {
+        const Keywords keywords{mask, window, seed, causal, scale, softcap, backend, dropout_p};
+        const Wanted wanted{false, return_weights};
+        const Boundaries boundaries{cu_seqlens_q, cu_seqlens_k};
+        if (boundaries.given()) return ragged_explain(q, k, v, boundaries, keywords, wanted);
+        return explain(q, k, v, keywords, wanted);
       },
-      nb::arg("q"), nb::arg("k"), nb::arg("v"), QKV_KEYWORDS,
+      nb::arg("q"), nb::arg("k"), nb::arg("v"), QKV_KEYWORDS, nb::arg("return_weights") = false,
       "Which implementation takes the call: (name, reason of refusal) in order; no reason for the "
       "one taken.");
   m.def("linear_attention", &linear, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
@@ -449,6 +231,7 @@ void bind_attention(nb::module_& m) {
         "elu + 1 attention in linear time, for queries and keys of one length.");
   m.def("linear_attention_backward", &linear_backward, nb::arg("dout"), nb::arg("q"), nb::arg("k"),
         nb::arg("v"), nb::kw_only(), nb::arg("causal") = false, "(dq, dk, dv)");
+  bind_ragged(m);
 }
 
 }  // namespace qkv::python

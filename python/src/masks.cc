@@ -15,30 +15,6 @@
 namespace nb = nanobind;
 
 namespace qkv::python {
-namespace {
-
-std::vector<std::int64_t> import_lengths(nb::handle object) {
-  std::vector<std::int64_t> lengths;
-  const bool is_array = PyObject_CheckBuffer(object.ptr()) || nb::hasattr(object, "__dlpack__");
-  if (!is_array) {
-    if (nb::try_cast(object, lengths)) return lengths;
-    type_error(fmt::format("[Mask::lengths] expected whole numbers, one for each sequence, got {}",
-                           nb::repr(object).c_str()));
-  }
-  const Array array = import_array(object, "Mask::lengths", "lengths");
-  require<ShapeError>(array.rank() == 1, "Mask::lengths", "expected lengths of shape [B], got {}",
-                      array.shape_text());
-  if (is_floating(array.dtype) || array.dtype == DType::kBool) {
-    type_error(
-        fmt::format("[Mask::lengths] expected whole numbers, got {}", dtype_name(array.dtype)));
-  }
-  const Tensor wide = array.tensor().to(DType::kInt64).contiguous();
-  lengths.assign(wide.data<std::int64_t>(), wide.data<std::int64_t>() + wide.numel());
-  return lengths;
-}
-
-}  // namespace
-
 void bind_masks(nb::module_& m) {
   nb::class_<Mask>(m, "Mask",
                    "What each query may attend to. Made by the functions below, joined with &.\n\n"
@@ -80,7 +56,10 @@ void bind_masks(nb::module_& m) {
           "alibi", &Mask::alibi, nb::arg("slopes"),
           "Adds -slopes[h] |i + S - N - j|: one slope for each head, as of alibi_slopes(heads).")
       .def_static(
-          "lengths", [](nb::handle n) { return Mask::lengths(import_lengths(n)); },
+          "lengths",
+          [](nb::handle n) {
+            return Mask::lengths(import_integers(n, "Mask::lengths", "lengths", "[B]"));
+          },
           nb::arg("lengths"),
           "Keys j >= lengths[b] are hidden. Whole numbers, one for each sequence.")
       .def(

@@ -46,7 +46,7 @@ REFUSED = {
     "lengths too long": (lambda: sdpa(mask=Mask.lengths([6, 7])), qkv.ShapeError, "at most 6 keys, got 7"),
     "lengths too few": (lambda: sdpa(mask=Mask.lengths([6])), qkv.ShapeError, "expected 2 lengths"),
     "lengths negative": (lambda: Mask.lengths([-1]), qkv.ArgumentError, "expected lengths >= 0, got -1"),
-    "lengths float": (lambda: Mask.lengths(np.ones(2)), TypeError, "expected whole numbers, got float64"),
+    "lengths float": (lambda: Mask.lengths(np.ones(2)), TypeError, "expected whole numbers as lengths, got float64"),
     "lengths rank": (lambda: Mask.lengths(np.ones((1, 2), int)), qkv.ShapeError, "expected lengths of shape [B]"),
     "lengths text": (lambda: Mask.lengths("ab"), TypeError, "expected whole numbers"),
     "dropout above 1": (lambda: sdpa(dropout_p=1.1), qkv.ArgumentError, "in [0, 1], got 1.1"),
