@@ -15,7 +15,7 @@ double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
-constexpr double kCalm = 0.85;
+constexpr double kCalm = 0.93;
 
 struct Try {
   double rate = 0, calm = 0;
@@ -52,8 +52,8 @@ Measurement measure(FunctionRef<void()> body, Probe& probe, const MeasureOptions
   const auto goes_on = [&](double spent) {
     const int count = static_cast<int>(runs.size());
     if (count < options.min_runs) return true;
-    if (count >= options.max_runs) return false;
-    return spent < options.seconds || (spent < options.patience && calm_runs() < options.min_runs);
+    if (spent < options.seconds && count < options.max_runs) return true;
+    return spent < options.patience && calm_runs() < options.min_runs;
   };
   Try before = try_once(probe);
   double spent = 0;

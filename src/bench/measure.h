@@ -12,8 +12,8 @@ namespace qkv::inline v0::bench {
 
 struct MeasureOptions {
   double seconds = 0.25;  // to spend on the body, probes not counted
-  double patience = 2;    // seconds, at most, until min_runs of them count
-  int min_runs = 5, max_runs = 200;
+  double patience = 5;    // seconds, at most, until min_runs of them count
+  int min_runs = 9, max_runs = 200;
   double (*clock)() = now;  // seconds
 };
 

@@ -37,6 +37,9 @@ std::int64_t block_rows(std::int64_t rows) { return rows >= 512 ? 128 : rows >= 
 
 // From so many rows on it pays to pack the weight as a whole first.
 constexpr std::int64_t kManyRows = 512;
+// A packed weight is cut by rows from so many on: each row is turned once, not once per cut of the
+// columns.
+constexpr std::int64_t kManyRowsPacked = 128;
 
 // Rows begin .. end of y = activation(product), of `pre` if it is kept, else of `product`, which
 // may be y.
@@ -216,7 +219,7 @@ LinearResult linear(const Tensor& x, const PackedWeight& w, const Tensor& bias,
                     Activation activation) {
   LinearResult result = allocate_result(x, w.w_, bias, activation, false);
   if (x.dim(0) == 0) return result;
-  if (x.dim(0) >= kManyRows) {
+  if (x.dim(0) >= kManyRowsPacked) {
     forward<float>(x, w.matrix_, bias, activation, result);
   } else {
     forward_few(w.matrix_.n(), activation, result, [&](float* product) {
