@@ -8,9 +8,11 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/excerpt.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/nearest.h"
+#include "io/stored_types.h"
 
 namespace qkv::inline v0::io {
 namespace {
@@ -23,37 +25,20 @@ constexpr std::uint64_t kMaxHeader = 100'000'000;   // as in the reference imple
 constexpr std::uint64_t kPage = 4096, kSpare = 64;  // kernels may read this much behind a tensor
 constexpr const char* kMetadata = "__metadata__";
 
-struct DTypeName {
-  const char* name;
-  DType dtype;
-};
-constexpr DTypeName kDTypes[] = {
-    {"F64", DType::kFloat64}, {"F32", DType::kFloat32}, {"BF16", DType::kBFloat16},
-    {"F16", DType::kFloat16}, {"I64", DType::kInt64},   {"I32", DType::kInt32},
-    {"I16", DType::kInt16},   {"I8", DType::kInt8},     {"U8", DType::kUInt8},
-    {"BOOL", DType::kBool},
-};
-
-DType parse_dtype(const std::string& name) {
-  for (const DTypeName& known : kDTypes) {
-    if (name == known.name) return known.dtype;
-  }
-  fail<DataError>("safetensors",
-                  "expected a dtype of F64 F32 BF16 F16 I64 I32 I16 I8 U8 BOOL, got '{}'", name);
-}
-
-const char* format_dtype(DType dtype) {
-  for (const DTypeName& known : kDTypes) {
-    if (dtype == known.dtype) return known.name;
-  }
-  fail<InternalError>("safetensors", "expected a dtype with a name, got number {}",
-                      static_cast<int>(dtype));
+const StoredType& parse_type(const std::string& name) {
+  const StoredType* type = find_stored_type(name);
+  if (type == nullptr)
+    fail<DataError>("safetensors",
+                    "expected a dtype of F64 F32 BF16 F16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL or a "
+                    "smaller floating type, got '{}'",
+                    excerpt(name));
+  return *type;
 }
 
 // One tensor of the header: checked in itself, not yet against its neighbours.
 struct Entry {
   std::string name;
-  DType dtype = DType::kFloat32;
+  const StoredType* type = nullptr;
   Shape shape;
   std::uint64_t begin = 0, end = 0;  // in the data part
 };
@@ -77,21 +62,23 @@ Shape parse_shape(const Json& value) {
   return Shape(extents);
 }
 
-// The bytes that dtype and shape ask for; every product is checked.
-std::uint64_t bytes_of(DType dtype, const Shape& shape) {
-  std::uint64_t bytes = dtype_size(dtype);
+// The bytes that type and shape ask for; every product is checked.
+std::uint64_t bytes_of(const StoredType& type, const Shape& shape) {
+  std::uint64_t bits = static_cast<std::uint64_t>(type.bits);
   for (int i = 0; i < shape.rank(); ++i) {
-    const bool wraps = __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(shape[i]), &bytes);
-    require<DataError>(!wraps && bytes <= static_cast<std::uint64_t>(INT64_MAX), "safetensors",
+    const bool wraps = __builtin_mul_overflow(bits, static_cast<std::uint64_t>(shape[i]), &bits);
+    require<DataError>(!wraps && bits <= static_cast<std::uint64_t>(INT64_MAX), "safetensors",
                        "expected a shape that fits in memory, got {}", shape.str());
   }
-  return bytes;
+  require<DataError>(bits % 8 == 0, "safetensors", "expected whole bytes, got {} bits of {} {}",
+                     bits, type.name, shape.str());
+  return bits / 8;
 }
 
 Entry parse_entry(const std::string& name, const Json& value) {
   Entry entry;
   entry.name = name;
-  entry.dtype = parse_dtype(value.at("dtype").as_string());
+  entry.type = &parse_type(value.at("dtype").as_string());
   entry.shape = parse_shape(value.at("shape"));
   const Json& offsets = value.at("data_offsets");
   require<DataError>(offsets.as_array().size() == 2, "safetensors",
@@ -100,9 +87,9 @@ Entry parse_entry(const std::string& name, const Json& value) {
   entry.end = parse_offset(offsets.at(1));
   require<DataError>(entry.begin <= entry.end, "safetensors",
                      "expected data_offsets in order, got [{}, {}]", entry.begin, entry.end);
-  const std::uint64_t wanted = bytes_of(entry.dtype, entry.shape);
+  const std::uint64_t wanted = bytes_of(*entry.type, entry.shape);
   require<DataError>(entry.end - entry.begin == wanted, "safetensors",
-                     "expected {} bytes for {} {}, got {}", wanted, format_dtype(entry.dtype),
+                     "expected {} bytes for {} {}, got {}", wanted, entry.type->name,
                      entry.shape.str(), entry.end - entry.begin);
   return entry;
 }
@@ -130,20 +117,22 @@ void check_coverage(const std::vector<Entry>& entries, std::uint64_t data_bytes)
 Tensor make_tensor(const std::shared_ptr<const MappedFile>& file, std::uint64_t data_start,
                    const Entry& entry) {
   const std::byte* bytes = file->data() + data_start + entry.begin;
+  const DType dtype = entry.type->dtype;
+  if (entry.type->reading == Reading::kWiden) return widen_stored(*entry.type, bytes, entry.shape);
   const std::uint64_t size = entry.end - entry.begin;
-  const bool aligned = (data_start + entry.begin) % dtype_size(entry.dtype) == 0;
+  const bool aligned = (data_start + entry.begin) % dtype_size(dtype) == 0;
   const std::uint64_t mapped_end = (file->size() + kPage - 1) / kPage * kPage;
   const bool readable_behind = data_start + entry.end + kSpare <= mapped_end;
   if (aligned && readable_behind && size > 0) {
-    return Tensor::wrap(const_cast<std::byte*>(bytes), entry.shape, entry.dtype, file);
+    return Tensor::wrap(const_cast<std::byte*>(bytes), entry.shape, dtype, file);
   }
-  Tensor copy = Tensor::empty(entry.shape, entry.dtype);
+  Tensor copy = Tensor::empty(entry.shape, dtype);
   if (size > 0) std::memcpy(copy.raw(), bytes, size);
   return copy;
 }
 
 void check_bool_bytes(const MappedFile& file, std::uint64_t data_start, const Entry& entry) {
-  if (entry.dtype != DType::kBool) return;
+  if (entry.type->dtype != DType::kBool) return;
   for (std::uint64_t i = entry.begin; i < entry.end; ++i) {
     const int byte = std::to_integer<int>(file.data()[data_start + i]);
     require<DataError>(byte <= 1, "safetensors",
@@ -217,7 +206,7 @@ std::string format_header(const std::vector<std::pair<std::string, Tensor>>& ten
     Json::Array shape;
     for (int d = 0; d < tensor.rank(); ++d) shape.emplace_back(tensor.dim(d));
     Json entry = Json::object();
-    entry["dtype"] = format_dtype(tensor.dtype());
+    entry["dtype"] = stored_name(tensor.dtype());
     entry["shape"] = std::move(shape);
     entry["data_offsets"] = Json::Array{begins[i], begins[i] + tensor.nbytes()};
     header.emplace_back(tensors[i].first, std::move(entry));
@@ -258,7 +247,11 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
     Header header = parse_header(*mapped);
     for (const Entry& entry : header.entries) {
       file.names_.push_back(entry.name);
-      file.tensors_.emplace(entry.name, make_tensor(mapped, header.data_start, entry));
+      if (entry.type->reading == Reading::kUnreadable) {
+        file.unreadable_[entry.name] = {entry.type->name, entry.shape};
+      } else {
+        file.tensors_.emplace(entry.name, make_tensor(mapped, header.data_start, entry));
+      }
     }
     file.metadata_ = std::move(header.metadata);
   } catch (const DataError& error) {
@@ -270,6 +263,12 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
 const Tensor& SafetensorsFile::tensor(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found != tensors_.end()) return found->second;
+  const auto foreign = unreadable_.find(name);
+  if (foreign != unreadable_.end())
+    fail<UnsupportedError>("safetensors",
+                           "expected tensor '{}' in a type that can be computed with, got {}; "
+                           "convert it to BF16",
+                           name, foreign->second.dtype);
   const std::string near = nearest_name(name, names_);
   fail<ModelError>("safetensors", "expected the tensor '{}', got a file of {} tensors without it{}",
                    name, names_.size(), near.empty() ? "" : "; the nearest name is '" + near + "'");

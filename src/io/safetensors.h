@@ -19,17 +19,30 @@ namespace qkv::inline v0::io {
 // The file must not be shortened while tensors of it are in use: reading a page that is gone ends
 // the process (SIGBUS), as with every memory map. save_safetensors never does that: it puts a new
 // file under the name, and the old one lives on behind its tensors.
+//
+// U16, U32, U64 and the 8-bit floating types have no element type here: they are copied to I32,
+// I64, I64 and BF16, which hold all their values (U64: ModelError above 2^63 - 1). The types below
+// a byte and C64 are listed with their shape, and refused when asked for.
 class SafetensorsFile {
  public:
+  struct Unreadable {
+    std::string dtype;
+    Shape shape;
+  };
   static SafetensorsFile open(const std::filesystem::path& path);
   const std::vector<std::string>& names() const { return names_; }  // in file order
-  bool contains(const std::string& name) const { return tensors_.count(name) > 0; }
-  const Tensor& tensor(const std::string& name) const;  // ModelError naming the near ones if absent
+  bool contains(const std::string& name) const {
+    return tensors_.count(name) + unreadable_.count(name) > 0;
+  }
+  // ModelError naming the nearest if absent, UnsupportedError if unreadable.
+  const Tensor& tensor(const std::string& name) const;
+  const std::map<std::string, Unreadable>& unreadable() const { return unreadable_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
  private:
   std::vector<std::string> names_;
   std::map<std::string, Tensor> tensors_;
+  std::map<std::string, Unreadable> unreadable_;
   std::map<std::string, std::string> metadata_;
 };
 

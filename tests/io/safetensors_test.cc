@@ -1,5 +1,6 @@
 #include "io/safetensors.h"
 
+#include <cmath>
 #include <csignal>
 #include <cstring>
 #include <functional>
@@ -182,6 +183,7 @@ TEST(Safetensors, b56_shape_dtype_and_range_must_agree) {
   EXPECT_TRUE(refused("F32", "[1]", "[-4,0]", 4));
   EXPECT_TRUE(refused("F32", "[1]", "[18446744073709551612,0]", 4));
   EXPECT_TRUE(refused("F33", "[1]", "[0,4]", 4));
+  EXPECT_TRUE(refused("F4", "[3]", "[0,2]", 2));
   EXPECT_TRUE(refused("BF16", "[3]", "[0,8]", 8));
   EXPECT_TRUE(refused("F32", "[1,1,1,1,1,1,1]", "[0,4]", 4));
   EXPECT_TRUE(refused("F32", "\"1\"", "[0,4]", 4));
@@ -189,6 +191,47 @@ TEST(Safetensors, b56_shape_dtype_and_range_must_agree) {
   EXPECT_NE(refusal(file_of(R"({"__metadata__":{"a":1}})")), "");
   EXPECT_NE(refusal(file_of(R"({"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}})", "\x02")),
             "");
+}
+
+TEST(Safetensors, types_without_an_equal_are_widened_or_refused_by_name) {
+  const TempFolder folder;
+  const auto open = [&](const std::string& dtype, const std::string& shape,
+                        const std::string& data) {
+    return SafetensorsFile::open(folder.write(
+        "m", file_of(one_tensor(dtype, shape, "[0," + std::to_string(data.size()) + "]"), data)));
+  };
+  const Tensor u16 = open("U16", "[2]", std::string("\xFF\xFF\x01\x00", 4)).tensor("a");
+  EXPECT_EQ(u16.data<std::int32_t>()[0], 65535);
+  EXPECT_EQ(u16.data<std::int32_t>()[1], 1);
+  const Tensor u32 = open("U32", "[1]", "\xFE\xFF\xFF\xFF").tensor("a");
+  EXPECT_EQ(u32.data<std::int64_t>()[0], 4294967294);
+  const Tensor u64 = open("U64", "[1]", std::string("\x05\0\0\0\0\0\0\0", 8)).tensor("a");
+  EXPECT_EQ(u64.data<std::int64_t>()[0], 5);
+  EXPECT_THROW(open("U64", "[1]", std::string("\x05\0\0\0\0\0\0\x80", 8)), ModelError);
+  // Values from the definitions of the formats: 448 is E4M3's largest, 57344 E5M2's, 2^-9 and
+  // 2^-16 the smallest.
+  const auto floats = [&](const std::string& dtype, const std::string& data) {
+    const Tensor wide =
+        open(dtype, "[" + std::to_string(data.size()) + "]", data).tensor("a").to(DType::kFloat32);
+    return std::vector<float>(wide.data<float>(), wide.data<float>() + wide.numel());
+  };
+  EXPECT_EQ(floats("F8_E4M3", std::string("\x7E\x38\xB8\x01\x00\x44", 6)),
+            (std::vector<float>{448, 1, -1, 0.001953125F, 0, 3}));
+  EXPECT_TRUE(std::isnan(floats("F8_E4M3", "\x7F")[0]));
+  EXPECT_EQ(floats("F8_E5M2", std::string("\x7B\x3C\xBC\x01\x7C", 5)),
+            (std::vector<float>{57344, 1, -1, 1.52587890625e-05F, HUGE_VALF}));
+  EXPECT_EQ(floats("F8_E8M0", "\x7F\x80"), (std::vector<float>{1, 2}));
+  for (const char* dtype : {"F4", "C64", "F6_E2M3", "F8_E4M3FNUZ"}) {
+    const std::string data(std::string(dtype) == "C64"  ? 32
+                           : std::string(dtype) == "F4" ? 2
+                                                        : 3,
+                           '\0');
+    const std::string count = std::string(dtype) == "F8_E4M3FNUZ" ? "[3]" : "[4]";
+    const SafetensorsFile file = open(dtype, count, data);
+    EXPECT_TRUE(file.contains("a"));
+    EXPECT_EQ(file.unreadable().at("a").dtype, dtype);
+    EXPECT_THROW(file.tensor("a"), UnsupportedError) << dtype;
+  }
 }
 
 TEST(Safetensors, b56_no_holes_and_no_overlaps) {
