@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/random.h"
 #include "bench/inputs.h"
 #include "bench/suites.h"
@@ -74,6 +75,8 @@ Record attention_record(const AttentionCase& c, const char* pass, double product
     r.series = fmt::format("{} {}", pass, c.series);
     r.x = c.x;
   }
+  // What attention held beside its inputs and outputs at the most, scratch memory of all threads.
+  r.more["workspace_bytes"] = static_cast<std::int64_t>(memory_use(MemoryKind::kWorkspace).peak);
   r.more["tokens"] = std::accumulate(c.lengths.begin(), c.lengths.end(), std::int64_t{0});
   return r;
 }
@@ -81,6 +84,7 @@ Record attention_record(const AttentionCase& c, const char* pass, double product
 // Forward has two products over the pairs, backward five.
 void run_case(const AttentionCase& c, const SuiteOptions& options, Probe& probe, const Emit& emit) {
   AttentionProblem p(c, options.seed);
+  reset_memory_peaks();
   ops::AttentionResult result = ops::attention(p.input, p.options);
   const auto forward = [&] { result = ops::attention(p.input, p.options); };
   const auto backward = [&] {

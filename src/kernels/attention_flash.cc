@@ -26,6 +26,8 @@ constexpr std::int64_t kHeadWork = std::int64_t{1} << 12;
 // Keys from which on a sequence is worth a part of its own, and most parts.
 constexpr std::int64_t kPartKeys = 512;
 constexpr std::int64_t kMaxParts = 8;
+// Most floats that their shares of dq should take while they run side by side.
+constexpr std::int64_t kShareFloats = std::int64_t{1} << 21;
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
@@ -88,11 +90,12 @@ FlashHead make_head(const Problem& p, std::int64_t b, std::int64_t h, std::int64
 std::int64_t forward_scratch(const FlashHead& h, std::int64_t lanes) {
   const std::int64_t head_width = round_up(h.head_size, lanes);
   const std::int64_t value_width = round_up(h.value_size, lanes);
-  return h.head_size * h.tile + kForwardKeys * (2 * h.tile + value_width) + h.tile * value_width +
-         h.keys * (head_width + value_width);
+  const std::int64_t group = std::min(kForwardTiles * h.tile, round_up(h.queries, h.tile));
+  return kForwardKeys * (2 * h.tile + head_width + value_width) +
+         group * (h.head_size + value_width);
 }
 std::int64_t backward_scratch(const FlashHead& h, std::int64_t lanes) {
-  const std::int64_t padded = round_up(h.queries, h.tile);
+  const std::int64_t padded = round_up(std::min(h.queries, backward_queries(h.tile)), h.tile);
   const std::int64_t head_width = round_up(h.head_size, lanes);
   const std::int64_t value_width = round_up(h.value_size, lanes);
   return padded * (h.head_size + h.value_size + 2 + 2 * head_width + value_width) +
@@ -171,37 +174,62 @@ KeyParts key_parts(std::int64_t keys) {
   return {count, round_up((keys + count - 1) / count, kBackwardKeys)};
 }
 
-// The heads of key/value head `kv` and one part of its keys. With `partial` the shares of dq go
-// there ([group][N][D], one part), else to dq itself.
-void backward_part(const FlashTable& table, const Problem& p, std::int64_t b, std::int64_t kv,
-                   std::int64_t part, float* partial, const AttentionBiasGradient* dbias) {
-  for (std::int64_t g = 0; g < p.group(); ++g)
-    with_head(table, p, b, kv * p.group() + g, dbias, backward_scratch, [&](FlashHead& head) {
-      const KeyParts parts = key_parts(head.keys);
-      head.add_to_dq = part > 0 && partial == nullptr;
-      if (partial) head.dq = {partial + g * head.queries * p.head_size, p.head_size};
-      const std::int64_t begin = std::min(head.keys, part * parts.size);
-      table.backward(head, begin, std::min(head.keys, begin + parts.size));
-      if (g != 0 || part != 0) return;
-      zero_hidden_keys(head.dk, head.keys, p.keys.length(b), p.head_size);
-      zero_hidden_keys(head.dv, head.keys, p.keys.length(b), p.value_size);
-    });
+// Whether its parts may run side by side: with queries, since dk and dv of the keys are begun by
+// them.
+bool is_cut(const Problem& p, std::int64_t b) {
+  return p.queries.length(b) > 0 && key_parts(p.visible_keys(b)).count > 1;
 }
 
-// One key/value head with its parts side by side: for few, long sequences. dq is the sum of the
-// shares in order, as when the parts run one after another.
-void backward_in_parallel(const FlashTable& table, const Problem& p, std::int64_t b,
-                          std::int64_t kv, const AttentionBiasGradient* dbias) {
-  const std::int64_t n = p.queries.length(b), d = p.head_size;
-  const std::int64_t parts = key_parts(p.visible_keys(b)).count, share = p.group() * n * d;
-  const Workspace<float> partial(parts * share);
-  parallel_for(parts, [&](std::int64_t part) {
-    backward_part(table, p, b, kv, part, partial.data() + part * share, dbias);
-  });
-  parallel_chunks(p.group() * n, 64, [&](std::int64_t begin, std::int64_t end) {
+// A key/value head of a sequence.
+struct KeyHead {
+  std::int64_t b, kv;
+};
+
+// Queries of the heads of one key/value head against parts [first, last) of its keys, in runs that
+// scratch memory holds. With `partial` the share of dq (of one part) goes there,
+// [group][queries][D], else to dq itself. dk and dv are begun by the queries from 0 on.
+void backward_run(const FlashTable& table, const Problem& p, const KeyHead& at, FlashRange queries,
+                  FlashRange parts, float* partial, const AttentionBiasGradient* dbias) {
+  const std::int64_t n = p.queries.length(at.b), group = p.group(), d = p.head_size;
+  const KeyParts cut = key_parts(p.visible_keys(at.b));
+  const std::int64_t step = backward_queries(tile_width(n, table.lanes));
+  std::int64_t first = queries.begin;
+  do {
+    const FlashRange run = {first, std::min(queries.end, first + step)};
+    for (std::int64_t g = 0; g < group; ++g)
+      with_head(table, p, at.b, at.kv * group + g, dbias, backward_scratch, [&](FlashHead& head) {
+        head.part = cut.size;
+        head.add_to_kv = g != 0 || first != 0;
+        if (partial)
+          head.dq = {partial + (g * (queries.end - queries.begin) + first - queries.begin) * d, d};
+        else
+          head.dq.data += first * head.dq.stride;
+        table.backward(head, run,
+                       {std::min(head.keys, parts.begin * cut.size),
+                        std::min(head.keys, parts.end * cut.size)});
+        if (g != 0 || first != 0 || parts.begin != 0) return;
+        zero_hidden_keys(head.dk, head.keys, p.keys.length(at.b), p.head_size);
+        zero_hidden_keys(head.dv, head.keys, p.keys.length(at.b), p.value_size);
+      });
+    first = run.end;
+  } while (first < queries.end);
+}
+void backward_all(const FlashTable& table, const Problem& p, const KeyHead& at,
+                  const AttentionBiasGradient* dbias) {
+  backward_run(table, p, at, {0, p.queries.length(at.b)},
+               {0, key_parts(p.visible_keys(at.b)).count}, nullptr, dbias);
+}
+
+// dq of queries from the shares of the parts, [parts][group][count][D].
+void sum_shares(const Problem& p, const KeyHead& at, FlashRange queries, std::int64_t parts,
+                const float* shares) {
+  const std::int64_t count = queries.end - queries.begin, d = p.head_size;
+  const std::int64_t share = p.group() * count * d;
+  parallel_chunks(p.group() * count, 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
-      float* to = p.dq.at(p.queries, b, kv * p.group() + row / n) + row % n * p.dq.token_stride;
-      const float* from = partial.data() + row * d;
+      const std::int64_t h = at.kv * p.group() + row / count, i = queries.begin + row % count;
+      float* to = p.dq.at(p.queries, at.b, h) + i * p.dq.token_stride;
+      const float* from = shares + row * d;
       std::copy(from, from + d, to);
       for (std::int64_t part = 1; part < parts; ++part)
         for (std::int64_t c = 0; c < d; ++c) to[c] += from[part * share + c];
@@ -209,14 +237,63 @@ void backward_in_parallel(const FlashTable& table, const Problem& p, std::int64_
   });
 }
 
+// One part of one key/value head in a round of backward_in_parallel.
+struct PartWork {
+  KeyHead at;
+  FlashRange queries;
+  std::int64_t part, parts;
+  float* share;
+};
+
+// Few key/value heads with their parts side by side: for long sequences. dq is the sum of the
+// shares in order, as when the parts run one after another. The queries go through in rounds of
+// whole runs, so that the shares stay within kShareFloats; the rounds change no bit.
+void backward_in_parallel(const FlashTable& table, const Problem& p,
+                          const std::vector<KeyHead>& heads, const AttentionBiasGradient* dbias) {
+  const auto queries_of = [&](const KeyHead& at, std::int64_t run) {
+    const std::int64_t n = p.queries.length(at.b);
+    return std::min(n, run * backward_queries(tile_width(n, table.lanes)));
+  };
+  std::int64_t row_floats = 0, longest = 0;
+  for (const KeyHead& at : heads) {
+    row_floats += key_parts(p.visible_keys(at.b)).count * p.group() * p.head_size;
+    longest = std::max(longest, p.queries.length(at.b));
+  }
+  if (longest == 0) return;
+  std::int64_t runs = 1;  // of a round
+  while (runs * kBackwardQueries < longest &&
+         2 * runs * kBackwardQueries * row_floats <= kShareFloats)
+    runs *= 2;
+  const Workspace<float> memory(
+      row_floats * std::min(longest, runs * std::max(kBackwardQueries, kFlashQueries)));
+  std::vector<PartWork> works(1);
+  for (std::int64_t run = 0; !works.empty(); run += runs) {
+    works.clear();
+    float* share = memory.data();
+    for (const KeyHead& at : heads) {
+      const FlashRange queries = {queries_of(at, run), queries_of(at, run + runs)};
+      const std::int64_t parts = key_parts(p.visible_keys(at.b)).count;
+      for (std::int64_t part = 0; part < parts && queries.begin < queries.end; ++part) {
+        works.push_back({at, queries, part, parts, share});
+        share += p.group() * (queries.end - queries.begin) * p.head_size;
+      }
+    }
+    parallel_for(static_cast<std::int64_t>(works.size()), [&](std::int64_t index) {
+      const PartWork& work = works[static_cast<std::size_t>(index)];
+      backward_run(table, p, work.at, work.queries, {work.part, work.part + 1}, work.share, dbias);
+    });
+    for (const PartWork& work : works)
+      if (work.part == 0) sum_shares(p, work.at, work.queries, work.parts, work.share);
+  }
+}
+
 // A key/value head with all its parts, and the gradient of the bias. alone: on the pool.
-void backward_with_bias(const FlashTable& table, const Problem& p, std::int64_t b, std::int64_t kv,
+void backward_with_bias(const FlashTable& table, const Problem& p, const KeyHead& at,
                         const AttentionBiasGradient& sum, bool alone) {
-  const std::int64_t parts = key_parts(p.visible_keys(b)).count;
   // Parts add to the same elements where one stands for all keys.
-  if (alone && parts > 1 && sum.strides[3] != 0) return backward_in_parallel(table, p, b, kv, &sum);
-  for (std::int64_t part = 0; part < parts; ++part)
-    backward_part(table, p, b, kv, part, nullptr, &sum);
+  if (alone && sum.strides[3] != 0 && is_cut(p, at.b))
+    return backward_in_parallel(table, p, {at}, &sum);
+  backward_all(table, p, at, &sum);
 }
 
 }  // namespace
@@ -251,30 +328,32 @@ void flash_forward(const FlashTable& table, const AttentionProblem<float>& p) {
 template <>
 void flash_backward(const FlashTable& table, const AttentionProblem<float>& p) {
   if (p.dbias.data != nullptr)
-    return sum_bias_gradient(p.dbias, p.batch, p.kv_heads,
-                             [&](std::int64_t b, std::int64_t kv, const AttentionBiasGradient& sum,
-                                 bool alone) { backward_with_bias(table, p, b, kv, sum, alone); });
+    return sum_bias_gradient(
+        p.dbias, p.batch, p.kv_heads,
+        [&](std::int64_t b, std::int64_t kv, const AttentionBiasGradient& sum, bool alone) {
+          backward_with_bias(table, p, {b, kv}, sum, alone);
+        });
   const std::vector<Item> items = plan(
       p, p.kv_heads, table.lanes, [](std::int64_t) { return true; },
       [](std::int64_t) { return std::int64_t{1}; });
   const auto size = static_cast<std::int64_t>(items.size());
-  const auto parts_of = [&](std::int64_t b) { return key_parts(p.visible_keys(b)).count; };
   const bool few = size < 4 * num_threads();
+  std::vector<KeyHead> cut;
   if (few)
     for (const Item& item : items)
-      if (parts_of(item.b) > 1) backward_in_parallel(table, p, item.b, item.head, nullptr);
+      if (is_cut(p, item.b)) cut.push_back({item.b, item.head});
+  backward_in_parallel(table, p, cut, nullptr);
   parallel_for(size, [&](std::int64_t index) {
     const Item& item = items[static_cast<std::size_t>(index)];
-    if (few && parts_of(item.b) > 1) return;
+    if (few && is_cut(p, item.b)) return;
     for (std::int64_t b = item.b; b < item.b_end; ++b)
       for (std::int64_t kv = item.head; kv < item.head_end; ++kv)
-        for (std::int64_t part = 0; part < parts_of(b); ++part)
-          backward_part(table, p, b, kv, part, nullptr, nullptr);
+        backward_all(table, p, {b, kv}, nullptr);
   });
 }
 
 void flash_add_backward(const FlashTable& table, const AttentionProblem<float>& p) {
-  backward_with_bias(table, p, 0, 0, p.dbias, !in_parallel());
+  backward_with_bias(table, p, {0, 0}, p.dbias, !in_parallel());
 }
 
 }  // namespace qkv::inline v0::kernels

@@ -14,6 +14,10 @@ namespace qkv::inline v0::kernels {
 inline constexpr std::int64_t kFlashQueries = 64;
 inline constexpr std::int64_t kForwardKeys = 128;
 inline constexpr std::int64_t kBackwardKeys = 64;
+// Query tiles that go through the keys together: a block of keys is fetched once for all of them.
+inline constexpr std::int64_t kForwardTiles = 8;
+// Queries that backward keeps transposed, with their dq: scratch memory does not grow beyond them.
+inline constexpr std::int64_t kBackwardQueries = 1024;
 inline constexpr std::int64_t kDecodeKeys = 64;  // likewise of decode, with keys and values
 
 // Rows of one operand: row t at data + t * stride, channels contiguous.
@@ -43,8 +47,9 @@ struct FlashHead {
   float query_scale;  // of the packed queries: scale log2(e), or scale / cap
   float softcap;      // cap log2(e); 0: none
   float slope;        // ALiBi, times log2(e); 0: none
-  bool add_to_kv;     // backward: add to dk, dv instead of overwriting (grouped heads)
-  bool add_to_dq;     // likewise (parts of the keys)
+  // Backward: dq is of the first query of the run.
+  bool add_to_kv;     // add to dk, dv instead of overwriting
+  std::int64_t part;  // keys whose share of dq is summed apart
 
   // Mask arrays and windows; null: none. Fills bias[r * stride + lane] for keys first_key + r and
   // queries first_query + lane with what is added to log2-domain scores, -inf where blocked. Only
@@ -62,6 +67,11 @@ struct FlashHead {
   std::uint64_t key;
 
   float* scratch;  // flash_*_scratch floats, aligned to 64 bytes
+};
+
+// Queries or keys [begin, end).
+struct FlashRange {
+  std::int64_t begin, end;
 };
 
 // A rectangle of the score matrix.
@@ -99,9 +109,10 @@ struct NarrowOutput {
 struct FlashTable {
   // Queries [begin, end) of a head; begin is a multiple of the tile.
   void (*forward)(const FlashHead& head, std::int64_t begin, std::int64_t end);
-  // Keys [begin, end) of a head, begin a multiple of kBackwardKeys: writes (or adds, see above)
-  // their dk and dv, and their share of dq.
-  void (*backward)(const FlashHead& head, std::int64_t begin, std::int64_t end);
+  // Queries of a head, from a multiple of the tile on and at most backward_queries of them, against
+  // keys from a multiple of kBackwardKeys on: their share of dk and dv, and of dq, all of which is
+  // the sum of the shares of parts in order.
+  void (*backward)(const FlashHead& head, FlashRange queries, FlashRange keys);
   // Keys [begin, end) against all rows.
   void (*decode)(const FlashDecode& decode, std::int64_t begin, std::int64_t end);
   // `count` rows of `depth` elements to fp32 rows that follow each other without gaps, exactly; and
@@ -113,6 +124,11 @@ struct FlashTable {
 
 template <class T>
 struct AttentionProblem;
+
+// Whole tiles of kBackwardQueries, at least one.
+inline std::int64_t backward_queries(std::int64_t tile) {
+  return kBackwardQueries < tile ? tile : kBackwardQueries / tile * tile;
+}
 
 // scale, query_scale, softcap and slope of a head.
 void set_scales(FlashHead& head, double scale, double softcap, double slope);

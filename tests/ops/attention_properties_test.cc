@@ -315,6 +315,20 @@ TEST_P(AttentionProperties, memory_is_linear_in_the_length) {
   }
 }
 
+// What is held beside inputs and outputs is the same for 65536 tokens, with as many heads.
+TEST_P(AttentionProperties, working_memory_does_not_grow_with_the_length) {
+  std::vector<std::size_t> peaks;
+  for (const std::int64_t n : {4500, 4500, 9000}) {
+    Fused fused({n}, 1, 64);
+    fused.options.mask = Mask::causal() & Mask::window(200);
+    reset_memory_peaks();
+    fused.run();
+    peaks.push_back(memory_use(MemoryKind::kWorkspace).peak);
+  }
+  EXPECT_LE(peaks[2], peaks[1] + 4096);
+  EXPECT_LT(peaks[2], std::size_t{32} << 20);
+}
+
 INSTANTIATE_TEST_SUITE_P(Implementations, AttentionProperties, ::testing::ValuesIn([] {
                            auto names = kernels::runnable_implementations();
                            names.pop_back();  // the reference

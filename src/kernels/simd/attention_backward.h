@@ -1,5 +1,5 @@
-// Flash attention, backward: key blocks in order; per block the query tiles that see it. Weights
-// are computed again from lse.
+// Flash attention, backward: for a run of queries the key blocks in order; per block the query
+// tiles that see it. Weights are computed again from lse.
 #pragma once
 
 #include "kernels/simd/attention_gradient.h"
@@ -8,41 +8,43 @@ namespace qkv::inline v0::kernels::QKV_ISA {
 
 // Transposes q and dout of every tile, and prepares lse and (if asked) delta = dout . out. The
 // scale of ds, if early, is carried by the transposed dout and by delta.
-QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, bool with_delta) {
-  const std::int64_t padded = round_up(h.queries, h.tile);
-  for (std::int64_t first = 0; first < h.queries; first += h.tile) {
-    const std::int64_t count = smaller(h.tile, h.queries - first);
-    const std::int64_t width = round_up(count, kLanes);
-    pack_transposed({h.q.data + first * h.q.stride, h.q.stride}, count, h.head_size, h.query_scale,
+QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, std::int64_t count,
+                                bool with_delta) {
+  const FlashRows q = rows_from(h.q, b.first), dout = rows_from(h.dout, b.first);
+  const std::int64_t padded = round_up(count, h.tile);
+  for (std::int64_t first = 0; first < count; first += h.tile) {
+    const std::int64_t queries = smaller(h.tile, count - first), width = round_up(queries, kLanes);
+    pack_transposed(rows_from(q, first), queries, h.head_size, h.query_scale,
                     b.q + first * h.head_size, width);
-    pack_transposed({h.dout.data + first * h.dout.stride, h.dout.stride}, count, h.value_size,
-                    b.early_scale, b.dout + first * h.value_size, width);
+    pack_transposed(rows_from(dout, first), queries, h.value_size, b.early_scale,
+                    b.dout + first * h.value_size, width);
   }
   for (std::int64_t i = 0; i < padded; i += kLanes) {
-    const F32 lse = load(h.lse + i, first_lanes(h.queries - i));
+    const F32 lse = load(h.lse + b.first + i, first_lanes(count - i));
     store(b.lse + i, select(lse == minus_infinity(), zero(), lse * set(kLog2E)));
   }
   if (!b.in_place) {
-    copy_rows(h.q, h.queries, h.head_size, b.q_rows);
-    copy_rows(h.dout, h.queries, h.value_size, b.dout_rows);
+    copy_rows(q, count, h.head_size, b.q_rows);
+    copy_rows(dout, count, h.value_size, b.dout_rows);
   }
   if (!with_delta) return;
-  for (std::int64_t i = 0; i < h.queries; ++i) {
+  const float* out = h.out.data + b.first * h.out.stride;
+  for (std::int64_t i = 0; i < count; ++i) {
     F32 total = zero();
     for (std::int64_t d = 0; d < h.value_size; d += kLanes) {
       const Mask lanes = first_lanes(h.value_size - d);
-      total = fma(load(h.dout.data + i * h.dout.stride + d, lanes),
-                  load(h.out.data + i * h.out.stride + d, lanes), total);
+      total = fma(load(dout.data + i * dout.stride + d, lanes),
+                  load(out + i * h.out.stride + d, lanes), total);
     }
     b.delta[i] = sum(total) * b.early_scale;
   }
-  for (std::int64_t i = h.queries; i < padded; ++i) b.delta[i] = 0;
+  for (std::int64_t i = count; i < padded; ++i) b.delta[i] = 0;
 }
 
 // A key block: its rows, and where its gradients go.
 struct KeyBlock {
   FlashRows k, v;
-  FlashOutput dk, dv, dq;  // dq: of query 0
+  FlashOutput dk, dv, dq;  // dq: of query BackwardBuffers::first
   bool add;                // to dk and dv
   bool only;               // the head has no other block: dq is overwritten, delta comes from here
 };
@@ -57,14 +59,14 @@ struct KeyBlock {
   const std::int64_t vectors = t.stride / kLanes;
   const std::int64_t head_width = round_up(h.head_size, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
-  const FlashRows q = rows_from(b.in_place ? h.q : FlashRows{b.q_rows, head_width}, t.first_query);
-  const FlashRows g =
-      rows_from(b.in_place ? h.dout : FlashRows{b.dout_rows, value_width}, t.first_query);
-  product_by_columns({block.k.data, block.k.stride, 1, b.q + t.first_query * h.head_size, t.stride,
+  const std::int64_t first = t.first_query - b.first;
+  const FlashRows q = rows_from(b.in_place ? h.q : FlashRows{b.q_rows, head_width}, first);
+  const FlashRows g = rows_from(b.in_place ? h.dout : FlashRows{b.dout_rows, value_width}, first);
+  product_by_columns({block.k.data, block.k.stride, 1, b.q + first * h.head_size, t.stride,
                       b.weights, t.stride, h.head_size, nullptr, nullptr, false},
                      t.keys, vectors, mask.of_key);
-  product_by_columns({block.v.data, block.v.stride, 1, b.dout + t.first_query * h.value_size,
-                      t.stride, b.score_gradients, t.stride, h.value_size, nullptr, nullptr, false},
+  product_by_columns({block.v.data, block.v.stride, 1, b.dout + first * h.value_size, t.stride,
+                      b.score_gradients, t.stride, h.value_size, nullptr, nullptr, false},
                      t.keys, vectors, mask.of_key);
   for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
     const RowRange range = rows_of_register(mask, lane, t.keys);
@@ -90,7 +92,7 @@ struct KeyBlock {
                   t.queries, nullptr, nullptr, block.add},
                  t.keys, head_width / kLanes, mask.of_key, finite);
   product_masked({b.score_gradients, 1, t.stride, block.k.data, block.k.stride,
-                  block.dq.data + t.first_query * block.dq.stride, block.dq.stride, t.keys, nullptr,
+                  block.dq.data + first * block.dq.stride, block.dq.stride, t.keys, nullptr,
                   nullptr, !block.only},
                  t.queries, head_width / kLanes, mask.of_query, finite);
   return true;
@@ -117,44 +119,57 @@ QKV_INLINE FlashOutput output_from(FlashOutput rows, std::int64_t first) {
   return {rows.data + first * rows.stride, rows.stride};
 }
 
-// Keys [begin, end) of one (sequence, query head), whole blocks: their dk and dv, and what they
-// give to dq.
-[[gnu::noinline]] static void backward_keys(const FlashHead& h, std::int64_t begin,
-                                            std::int64_t end) {
-  const BackwardBuffers b = backward_buffers(h);
-  const std::int64_t head_width = round_up(h.head_size, kLanes);
-  const std::int64_t value_width = round_up(h.value_size, kLanes);
-  const FlashOutput dq = b.in_place ? h.dq : FlashOutput{b.dq, head_width};
-  const bool only = h.keys <= kBackwardKeys;
-  prepare_queries(h, b, !only);
-  const bool may_skip = h.keys == 0 || h.left >= 0 || h.right >= 0 || h.fill_bias;
-  if (!only || may_skip) zero_rows(dq, h.queries, h.head_size);
-  for (std::int64_t key = begin; key < end; key += kBackwardKeys) {
-    const std::int64_t keys = smaller(kBackwardKeys, end - key);
-    const FlashOutput dk = output_from(h.dk, key), dv = output_from(h.dv, key);
-    KeyBlock block = {rows_from(h.k, key), rows_from(h.v, key), dk, dv, dq, h.add_to_kv, only};
+// One block of keys against the queries: adds to dq, which is of query b.first.
+[[gnu::noinline]] static void backward_block(const FlashHead& h, const BackwardBuffers& b,
+                                             FlashRange queries, FlashRange keys, FlashOutput dq) {
+  const std::int64_t key = keys.begin, count = keys.end - keys.begin;
+  const FlashOutput dk = output_from(h.dk, key), dv = output_from(h.dv, key);
+  const RowRange seen = keys_of_queries(h, queries.begin, queries.end - queries.begin);
+  KeyBlock block = {rows_from(h.k, key), rows_from(h.v, key),    dk, dv, dq,
+                    h.add_to_kv,         h.keys <= kBackwardKeys};
+  bool begun = false;
+  if (key < seen.end && keys.end > seen.begin) {
     if (!b.in_place) {
-      block.k = copy_rows(block.k, keys, h.head_size, b.k_rows);
-      block.v = copy_rows(block.v, keys, h.value_size, b.v_rows);
-      block.dk = {b.dk, head_width};
-      block.dv = {b.dv, value_width};
+      block.k = copy_rows(block.k, count, h.head_size, b.k_rows);
+      block.v = copy_rows(block.v, count, h.value_size, b.v_rows);
+      block.dk = {b.dk, round_up(h.head_size, kLanes)};
+      block.dv = {b.dv, round_up(h.value_size, kLanes)};
       block.add = false;
     }
-    for (std::int64_t first = 0; first < h.queries; first += h.tile) {
-      const std::int64_t count = smaller(h.tile, h.queries - first);
-      const FlashTile tile = {first, count, key, keys, round_up(count, kLanes)};
-      if (backward_tile(h, b, tile, block)) block.add = true;
-    }
-    if (!block.add) {  // no query sees the block
-      zero_rows(block.dk, keys, h.head_size);
-      zero_rows(block.dv, keys, h.value_size);
-    }
-    if (!b.in_place) {
-      move_rows(block.dk, dk, keys, h.head_size, h.add_to_kv);
-      move_rows(block.dv, dv, keys, h.value_size, h.add_to_kv);
+    for (std::int64_t first = queries.begin; first < queries.end; first += h.tile) {
+      const std::int64_t width = smaller(h.tile, queries.end - first);
+      const FlashTile tile = {first, width, key, count, round_up(width, kLanes)};
+      if (backward_tile(h, b, tile, block)) begun = block.add = true;
     }
   }
-  if (!b.in_place) move_rows(dq, h.dq, h.queries, h.head_size, h.add_to_dq);
+  if (!begun) {  // no query sees the block
+    if (h.add_to_kv) return;
+    zero_rows(dk, count, h.head_size);
+    zero_rows(dv, count, h.value_size);
+  } else if (!b.in_place) {
+    move_rows(block.dk, dk, count, h.head_size, h.add_to_kv);
+    move_rows(block.dv, dv, count, h.value_size, h.add_to_kv);
+  }
+}
+
+// See FlashTable. A key belongs to one part alone, so dk and dv know nothing of them.
+[[gnu::noinline]] static void backward_range(const FlashHead& h, FlashRange queries,
+                                             FlashRange keys) {
+  const BackwardBuffers b = backward_buffers(h, queries);
+  const std::int64_t count = queries.end - queries.begin;
+  const FlashOutput dq = b.in_place ? h.dq : FlashOutput{b.dq, round_up(h.head_size, kLanes)};
+  const bool only = h.keys <= kBackwardKeys;
+  prepare_queries(h, b, count, !only);
+  const bool may_skip = h.keys == 0 || h.left >= 0 || h.right >= 0 || h.fill_bias;
+  std::int64_t part = keys.begin;
+  do {
+    const std::int64_t part_end = smaller(part + h.part, keys.end);
+    if (!only || may_skip) zero_rows(dq, count, h.head_size);
+    for (std::int64_t key = part; key < part_end; key += kBackwardKeys)
+      backward_block(h, b, queries, {key, smaller(key + kBackwardKeys, part_end)}, dq);
+    if (!b.in_place) move_rows(dq, h.dq, count, h.head_size, part > keys.begin);
+    part = part_end;
+  } while (part < keys.end);
 }
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

@@ -1,4 +1,4 @@
-// Flash attention, backward: what one head keeps in scratch memory.
+// Flash attention, backward: what a run of queries of one head keeps in scratch memory.
 #pragma once
 
 #include "kernels/simd/attention_pack.h"
@@ -6,8 +6,9 @@
 namespace qkv::inline v0::kernels::QKV_ISA {
 
 struct BackwardBuffers {
-  float *q, *dout;  // [D][tile], [Dv][tile] of every query tile, transposed and times scale
-                    // log2(e), and times early_scale
+  std::int64_t first;  // the query that everything below begins with
+  float *q, *dout;     // [D][tile], [Dv][tile] of every query tile, transposed and times scale
+                       // log2(e), and times early_scale
   float *lse,
       *delta;  // of every query; lse in the log2 domain, 0 for -inf; delta times early_scale
   float *weights, *dropped;  // [kBackwardKeys][tile]: p, and p after dropout
@@ -15,9 +16,9 @@ struct BackwardBuffers {
   float* cap_slopes;         // [kBackwardKeys][tile]: what the soft-cap passes of a gradient
   float* bias;               // [kBackwardKeys][tile]
   float *k_rows, *v_rows;    // [kBackwardKeys][width]
-  float *q_rows, *dout_rows;  // [N][width]
+  float *q_rows, *dout_rows;  // [queries][width]
   float *dk, *dv;             // [kBackwardKeys][width]
-  float* dq;                  // [N][width]
+  float* dq;                  // [queries][width]
   // A head of one tile works on the caller's rows. Else rows are copied close together in whole
   // registers, and sums over tiles are kept likewise.
   bool in_place;
@@ -25,11 +26,12 @@ struct BackwardBuffers {
   // before.
   float early_scale;
 };
-QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h) {
-  const std::int64_t tile = h.tile, padded = round_up(h.queries, tile);
+QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h, FlashRange queries) {
+  const std::int64_t tile = h.tile, padded = round_up(queries.end - queries.begin, tile);
   const std::int64_t head_width = round_up(h.head_size, kLanes);
   const std::int64_t value_width = round_up(h.value_size, kLanes);
   BackwardBuffers b;
+  b.first = queries.begin;
   b.in_place = head_width == h.head_size && value_width == h.value_size && h.queries <= tile &&
                h.keys <= kBackwardKeys;
   b.early_scale = h.softcap != 0 || h.add_bias_gradient ? 1 : h.scale;

@@ -14,7 +14,8 @@ QKV_INLINE F32 score_gradient(F32 p, F32 dp, F32 delta) {
 // Of one register of queries: scores s to weights p = 2^(s - lse), and dp to ds = p (dp - delta).
 QKV_INLINE void gradient_register(const FlashTile& t, const BackwardBuffers& b, RowRange range,
                                   std::int64_t lane) {
-  const F32 lse = load(b.lse + t.first_query + lane), delta = load(b.delta + t.first_query + lane);
+  const std::int64_t query = t.first_query - b.first + lane;
+  const F32 lse = load(b.lse + query), delta = load(b.delta + query);
   for (std::int64_t r = range.begin; r < range.end; ++r) {
     float* weight = b.weights + r * t.stride + lane;
     float* gradient = b.score_gradients + r * t.stride + lane;
@@ -50,8 +51,9 @@ QKV_INLINE void drop_gradient_register(const FlashHead& h, const FlashTile& t,
 QKV_INLINE void gradient_register_in_passes(const FlashHead& h, const FlashTile& t,
                                             const BackwardBuffers& b, RowRange range,
                                             std::int64_t lane, bool own_delta) {
-  const F32 lse = load(b.lse + t.first_query + lane);
-  F32 delta = own_delta ? zero() : load(b.delta + t.first_query + lane), total = zero();
+  const std::int64_t query = t.first_query - b.first + lane;
+  const F32 lse = load(b.lse + query);
+  F32 delta = own_delta ? zero() : load(b.delta + query), total = zero();
   for (std::int64_t r = range.begin; r < range.end; ++r) {
     float* weight = b.weights + r * t.stride + lane;
     const F32 p = exp2_weight(load(weight) - lse);
