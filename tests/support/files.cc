@@ -36,12 +36,25 @@ std::vector<std::string> list_folder(const fs::path& folder) {
   return names;
 }
 
-std::optional<fs::path> shared_path(const std::string& relative) {
-  const char* given = std::getenv("QKV_SHARED");
-  fs::path path =
-      (given != nullptr ? fs::path(given) : fs::path(QKV_SOURCE_DIR) / ".." / "shared") / relative;
+namespace {
+
+// `relative` in the folder that the environment names, else in `usual`.
+std::optional<fs::path> find_in(const char* variable, const fs::path& usual,
+                                const std::string& relative) {
+  const char* given = std::getenv(variable);
+  fs::path path = (given != nullptr ? fs::path(given) : usual) / relative;
   if (!fs::exists(path)) return std::nullopt;
   return path;
+}
+
+}  // namespace
+
+std::optional<fs::path> shared_path(const std::string& relative) {
+  return find_in("QKV_SHARED", fs::path(QKV_SOURCE_DIR) / ".." / "shared", relative);
+}
+
+std::optional<fs::path> real_model_path(const std::string& relative) {
+  return find_in("QKV_REAL_MODELS", fs::path(QKV_SOURCE_DIR) / "build" / "real_models", relative);
 }
 
 }  // namespace qkv::testing

@@ -34,10 +34,19 @@ std::vector<std::string> list_folder(const std::filesystem::path& folder);
 // the repository); nothing if absent.
 std::optional<std::filesystem::path> shared_path(const std::string& relative);
 
+// A file or folder of the published models ($QKV_REAL_MODELS, else build/real_models, where
+// ./dev test puts them); nothing if absent.
+std::optional<std::filesystem::path> real_model_path(const std::string& relative);
+
 }  // namespace qkv::testing
 
 // Sets `name` to the path or skips the test with a clear word.
 #define QKV_SHARED_OR_SKIP(name, relative)                                                       \
   const auto name##_found = ::qkv::testing::shared_path(relative);                               \
   if (!name##_found) GTEST_SKIP() << "needs " << relative << " of the shared data (QKV_SHARED)"; \
+  const std::filesystem::path name = *name##_found
+
+#define QKV_REAL_MODEL_OR_SKIP(name, relative)                                          \
+  const auto name##_found = ::qkv::testing::real_model_path(relative);                  \
+  if (!name##_found) GTEST_SKIP() << "needs " << relative << " from PyPI (./dev test)"; \
   const std::filesystem::path name = *name##_found
