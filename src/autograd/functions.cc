@@ -214,13 +214,69 @@ Var add(Context& context, const Var& a, const Var& b) {
   return y;
 }
 
+Var head_norm(Context& context, const Var& x, const HeadLayout& heads, const NormWeights& query,
+              const NormWeights& key) {
+  check_heads("head_norm", x.value(), heads);
+  // A norm of rows [T H, D], and what its backward pass needs.
+  struct Part {
+    Tensor rows;
+    ops::NormResult result;
+    NormWeights weights;
+    void forward(const Tensor& view) {
+      rows = view.contiguous().reshape({-1, view.dim(2)});
+      result = ops::norm(rows, weights.kind, weights.gamma.value(), value_or_none(weights.beta),
+                         weights.eps);
+      view.copy_from(result.y.reshape(view.shape()));
+      result.y = Tensor();
+    }
+    void backward(const Tensor& view) const {
+      const Gradient beta = gradient_or_none(weights.beta);
+      const WeightSlots slots = weight_slots(weights.gamma.gradient(), beta);
+      const Tensor dx =
+          ops::norm_backward(view.contiguous().reshape({-1, view.dim(2)}), rows,
+                             {weights.kind, weights.gamma.value(), result.mean, result.rstd},
+                             {slots.w, slots.b, slots.into});
+      view.copy_from(dx.reshape(view.shape()));
+    }
+  };
+  const bool record = any_recorded(context, x, query.gamma, query.beta, key.gamma, key.beta);
+  Part q, k;
+  q.weights = query;
+  k.weights = key;
+  Var y(x.value(), record);
+  const Heads views = split_heads(y.value(), heads);
+  q.forward(views.q);
+  k.forward(views.k);
+  if (record) {
+    context.tape->record("head_norm", y,
+                         [q = std::move(q), k = std::move(k), heads, gx = x.gradient(),
+                          gy = y.gradient()](const Tensor& dy) {
+                           const Tensor dx = gy.shared() ? dy.clone() : dy;
+                           const Heads d = split_heads(dx, heads);
+                           q.backward(d.q);
+                           k.backward(d.k);
+                           if (gx.wanted()) gx.accumulate(dx);
+                         });
+  }
+  return y;
+}
+
 Var rope(Context& context, const Var& x, const HeadLayout& heads, const ops::RopeOptions& options) {
   check_heads("rope", x.value(), heads);
   const RaggedLayout& layout = layout_of(context, "rope", x.value().dim(0));
   const auto rotate = [heads, options, &layout](const Tensor& t, bool inverse) {
     const Tensor rotated = t.reshape({t.dim(0), heads.heads + 2 * heads.kv_heads, heads.head_size})
                                .narrow(1, 0, heads.heads + heads.kv_heads);
-    ops::rope_inplace(rotated, layout.positions, options, inverse);
+    const std::span<const std::int32_t> positions = layout.positions;
+    if (options.scaling.kind != ops::RopeScalingKind::kDynamic)
+      return ops::rope_inplace(rotated, positions, options, inverse);
+    for (std::int64_t b = 0; b < layout.batch(); ++b) {
+      const std::int64_t start = layout.starts[static_cast<std::size_t>(b)], n = layout.length(b);
+      ops::rope_inplace(
+          rotated.narrow(0, start, n),
+          positions.subspan(static_cast<std::size_t>(start), static_cast<std::size_t>(n)), options,
+          inverse);
+    }
   };
   const bool record = context.recording(x);
   Var y(x.value(), record);
@@ -309,6 +365,27 @@ Var softmax(Context& context, const Var& x) {
   if (record) {
     context.tape->record("softmax", y, [y = y.value(), gx = x.gradient()](const Tensor& dy) {
       gx.accumulate(ops::softmax_backward(dy, y));
+    });
+  }
+  return y;
+}
+
+Var softcap(Context& context, const Var& x, double cap) {
+  const bool record = context.recording(x);
+  const auto scaled = [](const Tensor& from, double factor) {
+    Tensor to = from.clone();
+    const auto multiply = [&](auto* values) {
+      using T = std::remove_pointer_t<decltype(values)>;
+      for (std::int64_t i = 0; i < to.numel(); ++i) values[i] *= static_cast<T>(factor);
+    };
+    to.dtype() == DType::kFloat64 ? multiply(to.data<double>()) : multiply(to.data<float>());
+    return to;
+  };
+  const Tensor z = scaled(x.value(), 1 / cap);
+  Var y(scaled(ops::activate(z, ops::Activation::kTanh), cap), record);
+  if (record) {
+    context.tape->record("softcap", y, [z, gx = x.gradient()](const Tensor& dy) {
+      gx.accumulate(ops::activate_backward(dy, z, ops::Activation::kTanh));
     });
   }
   return y;

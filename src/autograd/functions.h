@@ -63,8 +63,13 @@ struct HeadLayout {
   std::int64_t width() const { return (heads + 2 * kv_heads) * head_size; }
 };
 
+// Norms of every query head and every key head over its channels, in x's own memory (x must not be
+// used afterwards). x: [T, (H + 2 Hkv) D] -> the same; the weights are [D].
+Var head_norm(Context& context, const Var& x, const HeadLayout& heads, const NormWeights& query,
+              const NormWeights& key);
+
 // Rotates the queries and keys in x's own memory (x must not be used afterwards), by the layout's
-// positions. x: [T, (H + 2 Hkv) D] -> the same.
+// positions; under dynamic scaling each text by its own length. x: [T, (H + 2 Hkv) D] -> the same.
 Var rope(Context& context, const Var& x, const HeadLayout& heads, const ops::RopeOptions& options);
 
 // Ragged self-attention over context.layout. qkv: [T, (H + 2 Hkv) D] -> [T, H D]. The context's
@@ -79,6 +84,9 @@ Var linear_attention(Context& context, const Var& qkv, const HeadLayout& heads, 
 Var pool(Context& context, const Var& x, ops::Pooling pooling);
 
 Var softmax(Context& context, const Var& x);
+
+// cap * tanh(x / cap), cap > 0. fp32, fp64.
+Var softcap(Context& context, const Var& x, double cap);
 
 struct Loss {
   Var sum;                   // [1]: sum of the losses of counted rows, in the dtype of the logits

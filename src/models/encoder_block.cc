@@ -42,7 +42,7 @@ nn::BlockConfig block_config(const EncoderBlockOptions& options) {
   block.attention.kind = config.attention;
   block.attention.window = config.window;
   if (options.rope) block.attention.rope = ops::RopeOptions{};
-  block.attention.bias = block.feed_forward.bias = options.bias;
+  block.attention.bias = block.attention.out_bias = block.feed_forward.bias = options.bias;
   block.feed_forward.d_model = config.d_model;
   block.feed_forward.d_ff = config.d_ff;
   block.feed_forward.activation = config.activation;

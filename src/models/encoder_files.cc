@@ -159,9 +159,9 @@ void check_no_surplus(const io::SafetensorsFile& file, const std::vector<Stored>
 void EncoderClassifier::save(const std::filesystem::path& folder) const {
   const EncoderConfig& c = impl_->config;
   std::vector<std::pair<std::string, Tensor>> tensors;
-  for (const Stored& s : stored_tensors(c, impl_->module)) tensors.emplace_back(s.name, s.value());
+  for (const Stored& s : stored_tensors(c, module())) tensors.emplace_back(s.name, s.value());
   if (c.is_bert())
-    tensors.emplace_back(kTokenTypes, Tensor::zeros({1, c.d_model}, impl_->module.dtype()));
+    tensors.emplace_back(kTokenTypes, Tensor::zeros({1, c.d_model}, module().dtype()));
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   require<IoError>(!code, "save", "expected a folder that can be made, got {} for {}",
@@ -185,19 +185,21 @@ EncoderClassifier EncoderClassifier::load(const std::filesystem::path& folder) {
                       "model.safetensors",
                       "expected the weights of {} layers (config.json), got {} tensors",
                       config.num_layers, file.names().size());
-  auto impl = std::make_unique<Impl>(config, DType::kFloat32);
+  auto impl =
+      std::unique_ptr<Impl>(new Impl{config, Transformer::shell(transformer_config(config))});
+  nn::Module& module = impl->transformer.module();
   const bool bert = config.is_bert();
-  const std::vector<Stored> stored = stored_tensors(config, impl->module);
+  const std::vector<Stored> stored = stored_tensors(config, module);
   for (const Stored& s : stored) weight(file, s.name, s.shape);
-  impl->allocate();
+  impl->transformer.allocate();
   for (const Stored& s : stored) {
     const Tensor value = s.value();
     value.copy_from(weight(file, s.name, s.shape));
     check_finite(s.name, value);
   }
-  if (bert) add_token_type(file, impl->position_table.value());
+  if (bert) add_token_type(file, module.find("embeddings.position.weight")->var.value());
   check_no_surplus(file, stored, bert);
-  impl->module.bump_version();
+  module.bump_version();
   return EncoderClassifier(std::move(impl));
 }
 

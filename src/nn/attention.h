@@ -2,13 +2,14 @@
 #pragma once
 
 #include "nn/linear.h"
+#include "nn/norm.h"
 #include "nn/options.h"
 
 namespace qkv::inline v0::nn {
 
 // x: [T, C] -> [T, C] over context.layout.
 // Parameters: qkv.weight [(H + 2 Hkv) D, C] with the heads of q, k, v in this order, qkv.bias;
-// out.weight [C, H D], out.bias.
+// out.weight [C, H D], out.bias; with head_norm query_norm.* and key_norm.*, [D] each.
 class MultiHeadAttention {
  public:
   MultiHeadAttention(const Builder& parent, const std::string& name, const AttentionConfig& config);
@@ -19,6 +20,7 @@ class MultiHeadAttention {
   AttentionConfig config_;
   autograd::HeadLayout heads_;
   Linear qkv_, out_;
+  Norm query_norm_, key_norm_;
 };
 
 }  // namespace qkv::inline v0::nn

@@ -14,7 +14,7 @@ Block::Block(const Builder& parent, const std::string& name, const BlockConfig& 
     return s;
   };
   attention_.emplace(builder, "attention", config.attention);
-  attention_norms_ = norms("attention");
+  if (config.attention_norm) attention_norms_ = norms("attention");
   if (config.feed_forward.d_ff > 0) {
     feed_forward_.emplace(builder, "feed_forward", config.feed_forward);
     feed_forward_norms_ = norms("feed_forward");

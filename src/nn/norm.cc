@@ -10,13 +10,26 @@ Norm::Norm(const Builder& parent, const std::string& name, std::int64_t width,
   const Builder builder = parent.child(name);
   weights_.kind = config.choice == NormChoice::kLayer ? ops::NormKind::kLayer : ops::NormKind::kRms;
   weights_.eps = config.eps;
-  weights_.gamma = builder.add("weight", {width}, Init::ones(), /*decay=*/false);
-  if (config.choice == NormChoice::kLayer)
+  weights_.gamma = builder.add("weight", {width}, config.unit_offset ? Init::zeros() : Init::ones(),
+                               /*decay=*/false);
+  if (config.unit_offset) {
+    const Tensor ones = Tensor::empty({width}, builder.module().dtype());
+    ones.fill(1);
+    one_ = Var(ones);
+  }
+  if (config.choice == NormChoice::kLayer && config.bias)
     weights_.beta = builder.add("bias", {width}, Init::zeros(), /*decay=*/false);
 }
 
 Var Norm::operator()(Context& context, const Var& x) const {
-  return none() ? x : autograd::norm(context, x, weights_);
+  return none() ? x : autograd::norm(context, x, weights(context));
+}
+
+autograd::NormWeights Norm::weights(Context& context) const {
+  if (!one_.defined()) return weights_;
+  autograd::NormWeights shifted = weights_;
+  shifted.gamma = autograd::add(context, weights_.gamma, one_);
+  return shifted;
 }
 
 void ResidualStream::add(Context& context, Var branch, const ops::DropoutOptions& dropout) {
@@ -27,7 +40,8 @@ void ResidualStream::add(Context& context, Var branch, const ops::DropoutOptions
 
 Var ResidualStream::normed(Context& context, const Norm& norm) {
   if (!branch_.defined() || norm.none()) return norm(context, value(context));
-  autograd::AddNorm result = autograd::add_norm(context, branch_, sum_, dropout_, norm.weights());
+  autograd::AddNorm result =
+      autograd::add_norm(context, branch_, sum_, dropout_, norm.weights(context));
   sum_ = std::move(result.sum);
   branch_ = Var();
   return result.y;

@@ -17,10 +17,12 @@ class Norm {
        const NormConfig& config);
   bool none() const { return !weights_.gamma.defined(); }
   Var operator()(Context& context, const Var& x) const;  // x itself if none()
-  const autograd::NormWeights& weights() const { return weights_; }
+  // As the ops take them: a stored w that stands for 1 + w is already that.
+  autograd::NormWeights weights(Context& context) const;
 
  private:
   autograd::NormWeights weights_;
+  Var one_;  // [C] of ones where the stored weight has a unit offset
 };
 
 // The residual stream x, with at most one branch still to be added: x + dropout(branch). The

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "qkv/mask.h"
+
 #include "ops/activation.h"
 #include "ops/rope.h"
 
@@ -15,13 +17,24 @@ enum class AttentionKind { kAuto, kNaive, kFlash, kWindow, kLinear };
 
 namespace nn {
 
+struct NormConfig {
+  NormChoice choice = NormChoice::kLayer;
+  double eps = 1e-5;
+  bool bias = true;          // of kLayer
+  bool unit_offset = false;  // the stored weight w stands for 1 + w (Gemma)
+};
+
 struct AttentionConfig {
   std::int64_t d_model = 256, heads = 8, kv_heads = 8;
+  std::int64_t head_size = 0;  // 0: d_model / heads
   AttentionKind kind = AttentionKind::kAuto;
   std::int64_t window = 0;               // kWindow: a query sees keys at distances < window
+  Mask mask;                             // of every text: causal, a window. Not for kLinear
   std::optional<ops::RopeOptions> rope;  // rotary positions
+  std::optional<NormConfig> head_norm;   // of every query and key head, before rotation
+  std::optional<double> scale, softcap;  // of the scores (qkv/attention.h)
   double dropout = 0;                    // on the weights; linear attention has none
-  bool bias = true;
+  bool bias = true, out_bias = true;     // of the projection to q, k, v, and of the one back
 };
 
 struct FeedForwardConfig {
@@ -31,13 +44,9 @@ struct FeedForwardConfig {
   bool bias = true;
 };
 
-struct NormConfig {
-  NormChoice choice = NormChoice::kLayer;
-  double eps = 1e-5;
-};
-
 struct BlockConfig {
   AttentionConfig attention;
+  bool attention_norm = true;  // false: attention reads the stream as it is (ModernBERT's first)
   FeedForwardConfig feed_forward;  // d_ff == 0: the block has attention only
   NormConfig norm;
   NormPlacement placement = NormPlacement::kPre;
