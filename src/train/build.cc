@@ -108,7 +108,9 @@ OptimizerOptions optimizer_options(const TrainSection& train) {
           .beta1 = train.beta1,
           .beta2 = train.beta2,
           .eps = train.eps,
-          .momentum = train.momentum};
+          .momentum = train.momentum,
+          .head_rate =
+              train.head_learning_rate > 0 ? train.head_learning_rate / train.learning_rate : 1};
 }
 
 Schedule schedule_of(const TrainSection& train, std::int64_t total_steps) {

@@ -194,6 +194,12 @@ void read_schedule(ConfigReader& reader, TrainSection& train) {
                  fmt::format("expected at most train.learning_rate {}, got {}", train.learning_rate,
                              train.min_learning_rate));
   }
+  reader.number("train.head_learning_rate", train.head_learning_rate, 0, 1e3);
+  if (train.head_learning_rate > 0 && train.learning_rate == 0) {
+    reader.fault("train.head_learning_rate",
+                 "expected a train.learning_rate above 0 beside it; to train the head alone, set "
+                 "train.train = [\"classifier.*\"]");
+  }
   reader.integer("train.warmup_steps", train.warmup_steps, 0, kMaxCount);
   reader.number("train.warmup_ratio", train.warmup_ratio, 0, 1);
   if (train.steps > 0 && train.warmup_steps > train.steps) {
@@ -282,6 +288,7 @@ Json train_json(const TrainSection& t) {
   out["accumulate"] = t.accumulate;
   out["learning_rate"] = t.learning_rate;
   out["min_learning_rate"] = t.min_learning_rate;
+  if (t.head_learning_rate > 0) out["head_learning_rate"] = t.head_learning_rate;
   out["warmup_steps"] = t.warmup_steps;
   out["warmup_ratio"] = t.warmup_ratio;
   out["schedule"] = schedule_name(t.schedule);

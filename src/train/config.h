@@ -44,6 +44,7 @@ struct TrainSection {
   std::int64_t steps = 0, epochs = 10;  // steps win when > 0
   std::int64_t batch_tokens = 2048, accumulate = 1;
   double learning_rate = 1e-3, min_learning_rate = 0;
+  double head_learning_rate = 0;   // peak for the classifier's head; 0: learning_rate
   std::int64_t warmup_steps = -1;  // -1: warmup_ratio of all steps
   double warmup_ratio = 0.1;
   ScheduleKind schedule = ScheduleKind::kCosine;

@@ -14,6 +14,8 @@ bool moves(const nn::Parameter& parameter) {
   return parameter.trainable && parameter.var.has_grad();
 }
 
+bool is_head(const nn::Parameter& parameter) { return parameter.name.starts_with("classifier."); }
+
 // End of parameter i in the flat buffers, its padding included.
 std::int64_t end_of(const nn::ParameterGroup& group, std::size_t i) {
   return i + 1 < group.offsets.size() ? group.offsets[i + 1] : group.values.numel();
@@ -45,12 +47,17 @@ std::vector<Optimizer::Run> Optimizer::runs(bool merge_all) const {
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
       const nn::Parameter& parameter = group.parameters[i];
       if (!moves(parameter)) continue;
-      const Run run{g, group.offsets[i], end_of(group, i) - group.offsets[i], parameter.decay,
+      const Run run{g,
+                    group.offsets[i],
+                    end_of(group, i) - group.offsets[i],
+                    parameter.decay,
+                    is_head(parameter),
                     states_[g].updates[i]};
       const bool joins =
           !out.empty() && out.back().group == g &&
           out.back().begin + out.back().length == run.begin &&
-          (merge_all || (out.back().decay == run.decay && out.back().updates == run.updates));
+          (merge_all || (out.back().decay == run.decay && out.back().head == run.head &&
+                         out.back().updates == run.updates));
       if (joins) {
         out.back().length += run.length;
       } else {
@@ -99,8 +106,9 @@ void Optimizer::step(double learning_rate, double gradient_scale) {
     const Tensor theta = group.values.narrow(0, run.begin, run.length);
     const Tensor gradient = group.gradients.narrow(0, run.begin, run.length);
     const double decay = run.decay ? options_.weight_decay : 0;
+    const double rate = run.head ? learning_rate * options_.head_rate : learning_rate;
     if (options_.kind == OptimizerKind::kAdamW) {
-      const ops::AdamWStep step{.learning_rate = learning_rate,
+      const ops::AdamWStep step{.learning_rate = rate,
                                 .beta1 = options_.beta1,
                                 .beta2 = options_.beta2,
                                 .eps = options_.eps,
@@ -111,7 +119,7 @@ void Optimizer::step(double learning_rate, double gradient_scale) {
                  state.second.narrow(0, run.begin, run.length), step, false);
     } else {
       const Tensor momentum = plain_sgd ? Tensor() : state.first.narrow(0, run.begin, run.length);
-      ops::sgd(theta, gradient, momentum, learning_rate, options_.momentum, decay, gradient_scale);
+      ops::sgd(theta, gradient, momentum, rate, options_.momentum, decay, gradient_scale);
     }
   }
   for (std::size_t g = 0; g < states_.size(); ++g) {

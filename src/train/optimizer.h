@@ -17,7 +17,8 @@ struct OptimizerOptions {
   double weight_decay =
       0.01;  // of parameters with `decay`: norms, biases and embeddings are exempt
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  double momentum = 0;  // kSgd
+  double momentum = 0;   // kSgd
+  double head_rate = 1;  // times the learning rate, for parameters of the classifier's head
 };
 
 struct GradientNorms {
@@ -55,7 +56,7 @@ class Optimizer {
   struct Run {
     std::size_t group = 0;
     std::int64_t begin = 0, length = 0;
-    bool decay = false;
+    bool decay = false, head = false;
     std::int64_t updates = 0;
   };
   std::vector<Run> runs(bool merge_all) const;

@@ -93,6 +93,7 @@ epochs = 7
 batch_tokens = 512
 accumulate = 2
 learning_rate = 5e-4
+head_learning_rate = 5e-3
 warmup_steps = 10
 schedule = "linear"
 optimizer = "adamw"
@@ -123,6 +124,7 @@ early_stop = 3
   EXPECT_EQ(config.data.text, "sentence");
   EXPECT_TRUE(config.data.truncate);
   EXPECT_EQ(config.train.warmup_steps, 10);
+  EXPECT_DOUBLE_EQ(config.train.head_learning_rate, 5e-3);
   EXPECT_DOUBLE_EQ(config.train.beta2, 0.95);
   EXPECT_EQ(config.train.freeze, std::vector<std::string>{"embeddings.*"});
   EXPECT_EQ(config.train.early_stop, 3);
@@ -179,6 +181,11 @@ TEST_F(Config, what_comes_later_is_refused_by_name) {
     EXPECT_TRUE(has(error.what(), "\"lm\" is not part of this version; it has classify"))
         << error.what();
   }
+}
+
+TEST_F(Config, a_head_that_moves_alone_is_sent_to_the_key_for_it) {
+  const std::string message = refusal("[train]\nlearning_rate = 0\nhead_learning_rate = 1e-3\n");
+  EXPECT_TRUE(has(message, "set train.train = [\"classifier.*\"]")) << message;
 }
 
 TEST_F(Config, an_unknown_word_names_the_known_ones) {

@@ -67,6 +67,22 @@ TEST(Optimizer, b33_adamw_over_two_steps) {
   EXPECT_EQ(optimizer.updates().at("w"), 2);
 }
 
+TEST(Optimizer, the_head_moves_at_its_own_rate) {
+  for (const OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdamW}) {
+    Parameters p;
+    const Var body = p.add("encoder.w", {1, 1}, false), head = p.add("classifier.w", {1, 1}, false),
+              like = p.add("classifiers.w", {1, 1}, false);
+    p.finish();
+    for (const Var& var : {body, head, like}) set(var, {1});
+    for (const Var& var : {body, head, like}) give(var, {0.5});
+    Optimizer(p.module, {.kind = kind, .weight_decay = 0, .head_rate = 10}).step(0.01, 1);
+    const float step = 1 - values(body)[0];
+    EXPECT_GT(step, 0.004f);
+    EXPECT_NEAR(1 - values(head)[0], 10 * step, 1e-6);
+    EXPECT_EQ(values(like), values(body));
+  }
+}
+
 TEST(Optimizer, b34_decay_moves_only_what_it_should) {
   Parameters p;
   const Var with_zero = p.add("a.weight", {2, 1}, true), without = p.add("b.weight", {2, 1}, true),
