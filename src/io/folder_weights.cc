@@ -215,11 +215,15 @@ fs::path resolve_cache_folder(const fs::path& path) {
   return path / "snapshots" / commit;
 }
 
-void refuse_foreign_weights(const fs::path& path) {
+bool is_pickle(const fs::path& path) {
   std::array<char, 4> head{};
   std::ifstream(path, std::ios::binary).read(head.data(), head.size());
   const std::string_view magic(head.data(), head.size());
-  if (magic.starts_with("PK\x03\x04") || magic.starts_with("\x80\x02"))
+  return magic.starts_with("PK\x03\x04") || magic.starts_with("\x80\x02");
+}
+
+void refuse_foreign_weights(const fs::path& path) {
+  if (is_pickle(path))
     refuse_pickle(path.parent_path().empty() ? fs::path(".") : path.parent_path(),
                   path.filename().string());
   fail<ModelError>("weights",

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/nearest.h"
+#include "io/mapped_tensor.h"
 #include "io/stored_types.h"
 
 namespace qkv::inline v0::io {
@@ -20,9 +21,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "safetensors data is little-endian and read in place");
 
-constexpr std::uint64_t kPrefix = 8;                // bytes of the header's length
-constexpr std::uint64_t kMaxHeader = 100'000'000;   // as in the reference implementation
-constexpr std::uint64_t kPage = 4096, kSpare = 64;  // kernels may read this much behind a tensor
+constexpr std::uint64_t kPrefix = 8;               // bytes of the header's length
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // as in the reference implementation
 constexpr const char* kMetadata = "__metadata__";
 
 const StoredType& parse_type(const std::string& name) {
@@ -113,22 +113,12 @@ void check_coverage(const std::vector<Entry>& entries, std::uint64_t data_bytes)
                      covered > data_bytes ? "cut off" : "longer than its header says");
 }
 
-// A view of the map, or a copy where kernels could not read it in place.
 Tensor make_tensor(const std::shared_ptr<const MappedFile>& file, std::uint64_t data_start,
                    const Entry& entry) {
-  const std::byte* bytes = file->data() + data_start + entry.begin;
-  const DType dtype = entry.type->dtype;
-  if (entry.type->reading == Reading::kWiden) return widen_stored(*entry.type, bytes, entry.shape);
-  const std::uint64_t size = entry.end - entry.begin;
-  const bool aligned = (data_start + entry.begin) % dtype_size(dtype) == 0;
-  const std::uint64_t mapped_end = (file->size() + kPage - 1) / kPage * kPage;
-  const bool readable_behind = data_start + entry.end + kSpare <= mapped_end;
-  if (aligned && readable_behind && size > 0) {
-    return Tensor::wrap(const_cast<std::byte*>(bytes), entry.shape, dtype, file);
-  }
-  Tensor copy = Tensor::empty(entry.shape, dtype);
-  if (size > 0) std::memcpy(copy.raw(), bytes, size);
-  return copy;
+  const std::uint64_t begin = data_start + entry.begin;
+  if (entry.type->reading == Reading::kWiden)
+    return widen_stored(*entry.type, file->data() + begin, entry.shape);
+  return mapped_tensor(file, begin, entry.shape, entry.type->dtype);
 }
 
 void check_bool_bytes(const MappedFile& file, std::uint64_t data_start, const Entry& entry) {

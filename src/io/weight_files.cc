@@ -86,8 +86,13 @@ WeightFiles WeightFiles::open(const std::filesystem::path& path) {
                    path.string());
   auto impl = std::make_shared<Impl>();
   impl->path = resolve_cache_folder(path);
-  if (is_folder(impl->path) || impl->path.extension() == ".safetensors") {
+  const std::string extension = impl->path.extension().string();
+  if (is_folder(impl->path) || extension == ".safetensors") {
     read_safetensors_weights(impl->path, *impl);
+  } else if (extension == ".gguf") {
+    read_gguf_weights(impl->path, *impl);
+  } else if (extension == ".bin" && !is_pickle(impl->path)) {
+    read_llama2c_weights(impl->path, *impl);
   } else {
     refuse_foreign_weights(impl->path);
   }
@@ -135,5 +140,10 @@ BlockTensor WeightFiles::quantized(const std::string& name) const {
 
 const Json& WeightFiles::config() const { return impl_->config; }
 const Json& WeightFiles::metadata() const { return impl_->metadata; }
+
+std::optional<text::EmbeddedVocabulary> WeightFiles::vocabulary() const {
+  if (!impl_->gguf) return std::nullopt;
+  return gguf_vocabulary(*impl_->gguf);
+}
 
 }  // namespace qkv::inline v0::io

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 
 #include "base/json.h"
 #include "tensor/block_tensor.h"
+#include "text/embedded_vocabulary.h"
 
 namespace qkv::inline v0::io {
 
@@ -63,6 +65,8 @@ class WeightFiles {
   // safetensors: __metadata__ of the first file. GGUF: every key with its value, but for arrays of
   // more than 256 elements, which are left out (the vocabulary is in gguf.h).
   const Json& metadata() const;
+  // The tokenizer's vocabulary where the file holds one (GGUF); make_tokenizer takes it.
+  std::optional<text::EmbeddedVocabulary> vocabulary() const;
 
   struct Impl;  // weight_impl.h
   explicit WeightFiles(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "io/gguf.h"
 #include "io/weight_files.h"
 
 namespace qkv::inline v0::io {
@@ -34,6 +36,7 @@ struct WeightFiles::Impl {
   std::vector<std::string> names;
   std::map<std::string, WeightEntry> entries;
   Json config = Json::object(), metadata = Json::object();
+  std::optional<GgufFile> gguf;
 
   // ModelError if the name is there already.
   void add(const std::string& name, WeightEntry entry);
@@ -43,9 +46,17 @@ struct WeightFiles::Impl {
 // A folder, or one .safetensors file.
 void read_safetensors_weights(const std::filesystem::path& path, WeightFiles::Impl& weights);
 
+void read_gguf_weights(const std::filesystem::path& path, WeightFiles::Impl& weights);
+// Nothing if the file has no "tokenizer.ggml.tokens".
+std::optional<text::EmbeddedVocabulary> gguf_vocabulary(const GgufFile& file);
+void read_llama2c_weights(const std::filesystem::path& path, WeightFiles::Impl& weights);
+
 // The folder of the snapshot `main` if `path` is a model's folder in the Hugging Face cache; else
 // `path`.
 std::filesystem::path resolve_cache_folder(const std::filesystem::path& path);
+
+// Whether a file begins as PyTorch's pickles do.
+bool is_pickle(const std::filesystem::path& path);
 
 // Refuses a file or folder of another program with the way to convert it. `path` exists.
 [[noreturn]] void refuse_foreign_weights(const std::filesystem::path& path);
