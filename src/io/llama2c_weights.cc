@@ -17,7 +17,7 @@ constexpr std::uint32_t kLaterMagic = 0x616b3432;  // "24ka": versions 1 and 2
 struct Header {
   std::int64_t width = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, vocab = 0, length = 0;
   bool tied = true;
-  std::int64_t head_dim() const { return width / heads; }
+  std::int64_t head_dim() const { return heads > 0 ? width / heads : 0; }
 };
 
 Header take_header(ByteReader& reader) {
@@ -38,7 +38,8 @@ Header take_header(ByteReader& reader) {
                                    header.kv_heads, header.vocab, header.length})
     require<DataError>(value >= 1 && value <= kMost, "llama2.c",
                        "expected a header of numbers from 1 to {}, got {}", kMost, value);
-  require<DataError>(header.width % header.heads == 0 && header.head_dim() % 2 == 0 &&
+  require<DataError>(header.head_dim() * header.heads == header.width &&
+                         header.head_dim() % 2 == 0 && header.kv_heads > 0 &&
                          header.heads % header.kv_heads == 0,
                      "llama2.c",
                      "expected a width of whole heads of even size and whole groups of heads, got "

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -14,6 +18,7 @@
 
 #include "base/json.h"
 #include "io/safetensors.h"
+#include "io/weight_files.h"
 #include "support/strings.h"
 #include "text/dataset.h"
 #include "text/unicode.h"
@@ -53,6 +58,75 @@ class MemoryFile {
  private:
   int fd_;
 };
+
+// The same under a name of its own, for readers that go by the name.
+class NamedFile {
+ public:
+  NamedFile(std::string_view bytes, const std::string& name)
+      : memory_(bytes),
+        path_(std::filesystem::temp_directory_path() / (std::to_string(::getpid()) + name)) {
+    std::filesystem::remove(path_);
+    std::filesystem::create_symlink(memory_.path(), path_);
+  }
+  ~NamedFile() {
+    std::error_code code;
+    std::filesystem::remove(path_, code);
+  }
+  NamedFile(const NamedFile&) = delete;
+  NamedFile& operator=(const NamedFile&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  MemoryFile memory_;
+  std::filesystem::path path_;
+};
+
+// A folder with one shard of one tensor.
+class ShardFolder {
+ public:
+  ShardFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "qkv-fuzz-XXXXXX").string();
+    promise(::mkdtemp(name.data()) != nullptr, "a folder");
+    path_ = name;
+    const std::string header = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
+    std::string shard(8, '\0');
+    shard[0] = static_cast<char>(header.size());
+    std::ofstream(path_ / "model-00001-of-00001.safetensors", std::ios::binary)
+        << shard << header << "ab";
+  }
+  ~ShardFolder() {
+    std::error_code code;
+    std::filesystem::remove_all(path_, code);
+  }
+  ShardFolder(const ShardFolder&) = delete;
+  ShardFolder& operator=(const ShardFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Asks a model's files for everything that they say they have.
+void read_weights(const std::filesystem::path& path, std::size_t file_bytes) {
+  std::optional<io::WeightFiles> files;
+  if (!accepted([&] { files.emplace(io::WeightFiles::open(path)); })) return;
+  promise(files->bytes() <= file_bytes, "tensors come from the file");
+  promise(!files->config().dump().empty() && !files->metadata().dump().empty(), "dumped");
+  accepted([&] { files->vocabulary(); });
+  for (const std::string& name : files->names()) {
+    promise(files->contains(name), "a name that is listed is there");
+    Tensor bytes;
+    const bool ok = accepted([&] {
+      bytes = files->is_quantized(name) ? files->quantized(name).bytes : files->tensor(name);
+    });
+    if (!ok) continue;
+    promise(files->is_quantized(name) || bytes.shape() == files->shape(name), "shapes agree");
+    const auto* data = static_cast<const unsigned char*>(bytes.raw());
+    unsigned sum = 0;
+    for (std::size_t i = 0; i < bytes.nbytes(); ++i) sum += data[i];
+    promise(sum <= 255 * bytes.nbytes(), "every byte can be read");
+  }
+}
 
 // UTF-8 by its definition: decode, and see whether the shortest form gives the same bytes back.
 bool is_utf8(std::string_view text) {
@@ -180,6 +254,25 @@ void fuzz_safetensors(std::string_view bytes) {
   promise(total + 8 <= bytes.size(), "tensors come from the file");
 }
 
+void fuzz_gguf(std::string_view bytes) {
+  const NamedFile file(bytes, "-fuzz.gguf");
+  read_weights(file.path(), bytes.size());
+}
+
+void fuzz_llama2c(std::string_view bytes) {
+  const NamedFile file(bytes, "-fuzz.bin");
+  read_weights(file.path(), bytes.size());
+}
+
+void fuzz_index(std::string_view bytes) {
+  static const ShardFolder folder;
+  const MemoryFile index(bytes);
+  const std::filesystem::path link = folder.path() / "model.safetensors.index.json";
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(index.path(), link);
+  read_weights(folder.path(), 2);
+}
+
 void fuzz_tokenizer(std::string_view bytes) {
   const std::size_t nul = std::min(bytes.find('\0'), bytes.size());
   const MemoryFile memory(bytes.substr(0, nul));
@@ -201,10 +294,13 @@ void fuzz_encode(std::string_view bytes) {
 }
 
 std::span<const FuzzTarget> fuzz_targets() {
-  static constexpr std::array<FuzzTarget, 6> kTargets = {{{"json", fuzz_json},
+  static constexpr std::array<FuzzTarget, 9> kTargets = {{{"json", fuzz_json},
                                                           {"utf8", fuzz_utf8},
                                                           {"table", fuzz_table},
                                                           {"safetensors", fuzz_safetensors},
+                                                          {"gguf", fuzz_gguf},
+                                                          {"llama2c", fuzz_llama2c},
+                                                          {"index", fuzz_index},
                                                           {"tokenizer", fuzz_tokenizer},
                                                           {"encode", fuzz_encode}}};
   return kTargets;

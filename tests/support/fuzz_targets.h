@@ -12,6 +12,9 @@ void fuzz_json(std::string_view bytes);
 void fuzz_utf8(std::string_view bytes);
 void fuzz_table(std::string_view bytes);  // first byte: kind of file and options
 void fuzz_safetensors(std::string_view bytes);
+void fuzz_gguf(std::string_view bytes);
+void fuzz_llama2c(std::string_view bytes);
+void fuzz_index(std::string_view bytes);  // model.safetensors.index.json of a folder with one shard
 void fuzz_tokenizer(std::string_view bytes);  // tokenizer.json, a NUL, a text
 void fuzz_encode(std::string_view bytes);     // a text, for one trained tokenizer of each kind
 
