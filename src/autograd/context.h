@@ -11,6 +11,10 @@
 
 namespace qkv::inline v0 {
 
+namespace nn {
+class KvCache;
+}
+
 // Sees every attention layer's weights and every named activation, when set.
 class CaptureSink {
  public:
@@ -40,6 +44,9 @@ struct Context {
   const RaggedLayout* layout =
       nullptr;  // of the packed tokens; must live until the backward pass has ended
   CaptureSink* capture = nullptr;
+  // Decoding: the layout's sequences extend streams of this cache (nn/kv_cache.h), between its
+  // begin() and commit(); positions in the layout go on where the streams end. No gradients.
+  nn::KvCache* cache = nullptr;
   std::string module;  // path of the module that runs now, "encoder.layers.0.attention"
 
   bool recording(const Var& v) const { return tape != nullptr && v.requires_grad(); }

@@ -101,6 +101,7 @@ nn::BlockConfig TransformerConfig::block(std::int64_t layer) const {
   b.attention.heads = num_heads;
   b.attention.kv_heads = num_kv_heads;
   b.attention.head_size = head_size;
+  b.attention.layer = layer;
   b.attention.kind = attention;
   const std::int64_t reach = window(layer);
   if (causal) b.attention.mask = b.attention.mask & Mask::causal();

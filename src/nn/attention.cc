@@ -1,5 +1,7 @@
 #include "nn/attention.h"
 
+#include "base/check.h"
+#include "nn/kv_cache.h"
 #include "nn/norm.h"
 
 namespace qkv::inline v0::nn {
@@ -20,6 +22,40 @@ MultiHeadAttention::MultiHeadAttention(const Builder& parent, const std::string&
   }
 }
 
+Var MultiHeadAttention::attend_cached(const Context& context, const Var& qkv,
+                                      const ops::AttentionOptions& options) const {
+  require<UnsupportedError>(!context.recording(qkv) && options.dropout_p == 0, "attention",
+                            "expected a pass without gradients and dropout, since it has a cache");
+  require<UnsupportedError>(context.capture == nullptr || !context.capture->wants_attention(),
+                            "attention",
+                            "expected a pass without a cache where weights are captured");
+  require<ArgumentError>(config_.mask.is_causal(), "attention",
+                         "expected a causal mask, since the pass has a cache");
+  const RaggedLayout& layout = *context.layout;
+  const std::int64_t heads = heads_.heads, kv = heads_.kv_heads, d = heads_.head_size;
+  const Tensor all = qkv.value().reshape({qkv.value().dim(0), heads + 2 * kv, d});
+  Tensor out;
+  // As a padded batch of one, [1, N, heads, D]: no layouts to build.
+  const auto batch_of_one = [](const Tensor& x) {
+    return Tensor::wrap_strided(x.raw(), {1, x.dim(0), x.dim(1), x.dim(2)},
+                                {0, x.stride(0), x.stride(1), 1}, x.dtype());
+  };
+  for (std::int64_t b = 0; b < layout.batch(); ++b) {
+    const Tensor rows = all.narrow(0, layout.starts[static_cast<std::size_t>(b)], layout.length(b));
+    const KvCache::Keys keys = context.cache->append(config_.layer, b, rows.narrow(1, heads, kv),
+                                                     rows.narrow(1, heads + kv, kv));
+    ops::AttentionInput input;
+    input.q = batch_of_one(rows.narrow(1, 0, heads));
+    input.k = batch_of_one(keys.k);
+    input.v = batch_of_one(keys.v);
+    const Tensor mixed = ops::attention(input, options).out.reshape({rows.dim(0), heads * d});
+    if (layout.batch() == 1) return Var(mixed);
+    if (b == 0) out = Tensor::empty({all.dim(0), heads * d}, all.dtype());
+    out.narrow(0, layout.starts[static_cast<std::size_t>(b)], layout.length(b)).copy_from(mixed);
+  }
+  return Var(out);
+}
+
 Var MultiHeadAttention::operator()(Context& context, const Var& x) const {
   const ModuleScope scope(context, name_);
   Var qkv = qkv_(context, x);
@@ -31,6 +67,8 @@ Var MultiHeadAttention::operator()(Context& context, const Var& x) const {
   if (context.capture != nullptr) context.capture->detail(context.module, "qkv", qkv.value());
   Var mixed;
   if (config_.kind == AttentionKind::kLinear) {
+    require<UnsupportedError>(context.cache == nullptr, "attention",
+                              "expected softmax attention, since the pass has a cache");
     mixed = autograd::linear_attention(context, qkv, heads_, /*causal=*/false);
   } else {
     ops::AttentionOptions options;
@@ -43,7 +81,8 @@ Var MultiHeadAttention::operator()(Context& context, const Var& x) const {
     options.softcap = config_.softcap;
     if (context.training) options.dropout_p = config_.dropout;
     options.dropout_key = context.random_key(0);
-    mixed = autograd::attention(context, qkv, heads_, options);
+    mixed = context.cache != nullptr ? attend_cached(context, qkv, options)
+                                     : autograd::attention(context, qkv, heads_, options);
   }
   if (context.capture != nullptr) context.capture->detail(context.module, "mixed", mixed.value());
   qkv = Var();  // the tape holds what the backward pass needs

@@ -7,7 +7,8 @@
 
 namespace qkv::inline v0::nn {
 
-// x: [T, C] -> [T, C] over context.layout.
+// x: [T, C] -> [T, C] over context.layout. With context.cache each sequence attends to the keys of
+// its stream as well, and leaves its own there; the mask must be causal.
 // Parameters: qkv.weight [(H + 2 Hkv) D, C] with the heads of q, k, v in this order, qkv.bias;
 // out.weight [C, H D], out.bias; with head_norm query_norm.* and key_norm.*, [D] each.
 class MultiHeadAttention {
@@ -16,6 +17,10 @@ class MultiHeadAttention {
   Var operator()(Context& context, const Var& x) const;
 
  private:
+  // The same over the cache's keys. qkv: [T, (H + 2 Hkv) D] -> [T, H D].
+  Var attend_cached(const Context& context, const Var& qkv,
+                    const ops::AttentionOptions& options) const;
+
   std::string name_;
   AttentionConfig config_;
   autograd::HeadLayout heads_;

@@ -35,6 +35,7 @@ struct AttentionConfig {
   std::optional<double> scale, softcap;  // of the scores (qkv/attention.h)
   double dropout = 0;                    // on the weights; linear attention has none
   bool bias = true, out_bias = true;     // of the projection to q, k, v, and of the one back
+  std::int64_t layer = 0;                // its place in a cache of keys and values
 };
 
 struct FeedForwardConfig {
