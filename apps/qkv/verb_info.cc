@@ -27,6 +27,7 @@ void print_machine(const Json& m) {
   print_line(fmt::format("processor  {}", m.at("processor").as_string()));
   print_line(fmt::format("features  {}", features.empty() ? " none that qkv knows" : features));
   print_line(fmt::format("isa        {}", m.at("isa_reason").as_string()));
+  print_line(fmt::format("bf16       attention on {}", m.at("bf16_attention").as_string()));
   print_line(fmt::format("threads    {}", m.at("threads_reason").as_string()));
   print_line(
       fmt::format("memory     {}, {} available, {}", gib(m.at("memory_bytes").as_int()),

@@ -3,6 +3,11 @@
 #include <cstdlib>
 #include <fstream>
 
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "base/check.h"
 
 namespace qkv::inline v0 {
@@ -10,6 +15,16 @@ namespace {
 
 bool has_word(const std::string& flags, const std::string& word) {
   return (" " + flags + " ").find(" " + word + " ") != std::string::npos;
+}
+
+// Tile registers are so large that a process has to ask for them. Threads and children inherit it.
+bool may_use_tiles() {
+#if defined(__x86_64__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
 }
 
 CpuFeatures detect() {
@@ -27,6 +42,7 @@ CpuFeatures detect() {
     if (colon == std::string::npos) continue;
     const std::string value = colon + 2 <= line.size() ? line.substr(colon + 2) : "";
     if (line.starts_with("model name")) f.model = value;
+    if (line.starts_with("vendor_id")) f.vendor = value;
     if (!line.starts_with("flags")) continue;
     f.avx512_bf16 = has_word(value, "avx512_bf16");
     f.avx512_fp16 = has_word(value, "avx512_fp16");
@@ -36,7 +52,16 @@ CpuFeatures detect() {
     f.amx_bf16 = has_word(value, "amx_bf16");
     f.amx_int8 = has_word(value, "amx_int8");
   }
+  f.amx_allowed = f.amx_tile && f.amx_bf16 && may_use_tiles();
   return f;
+}
+
+constexpr Isa kIsas[] = {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+
+Isa best_of(const CpuFeatures& f) {
+  if (!f.avx512) return f.avx2 ? Isa::kAvx2 : Isa::kGeneric;
+  if (!f.avx512_bf16) return Isa::kAvx512;
+  return f.amx_allowed ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 
 struct Choice {
@@ -46,17 +71,20 @@ struct Choice {
 
 Choice choose() {
   const CpuFeatures& f = cpu_features();
-  const Isa best = f.avx512 ? Isa::kAvx512 : f.avx2 ? Isa::kAvx2 : Isa::kGeneric;
+  const Isa best = best_of(f);
   Choice choice{best, fmt::format("{}: the best this processor has", isa_name(best))};
+  if (f.amx_bf16 && !f.amx_allowed)
+    choice.reason += "; the system does not let this process use its AMX tiles";
   const char* text = std::getenv("QKV_MAX_ISA");
   if (text == nullptr || *text == '\0') return choice;
-  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kIsas) {
     if (isa_name(isa) != std::string(text)) continue;
     if (isa >= best) return choice;
     return {isa,
             fmt::format("{}: QKV_MAX_ISA; the processor has {}", isa_name(isa), isa_name(best))};
   }
-  fail<ArgumentError>("cpu", "expected QKV_MAX_ISA=generic, avx2 or avx512, got '{}'", text);
+  fail<ArgumentError>(
+      "cpu", "expected QKV_MAX_ISA=generic, avx2, avx512, avx512_bf16 or amx, got '{}'", text);
 }
 
 const Choice& choice() {
@@ -68,6 +96,10 @@ const Choice& choice() {
 
 const char* isa_name(Isa isa) {
   switch (isa) {
+    case Isa::kAmx:
+      return "amx";
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
     case Isa::kAvx512:
       return "avx512";
     case Isa::kAvx2:

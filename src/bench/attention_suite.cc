@@ -1,7 +1,9 @@
 // Attention: long sequences by head size and length, short texts in ragged batches, or given
 // shapes.
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "base/random.h"
 #include "bench/inputs.h"
 #include "bench/suites.h"
+#include "kernels/registry.h"
 
 namespace qkv::inline v0::bench {
 namespace {
@@ -25,7 +28,9 @@ struct AttentionCase {
   std::int64_t heads = 8, head_size = 64;
   std::vector<std::int64_t> lengths;
   bool causal = false;
-  std::string series;  // empty: not in the plot
+  DType dtype = DType::kFloat32;
+  const char* products = nullptr;  // bf16: the implementation that is asked for; null: the choice
+  std::string series;              // empty: not in the plot
   double x = 0;
 };
 
@@ -44,11 +49,11 @@ struct AttentionProblem {
   explicit AttentionProblem(const AttentionCase& c, std::uint64_t seed)
       : layout(RaggedLayout::from_lengths(c.lengths)) {
     const std::int64_t tokens = layout.tokens();
-    const Tensor qkv = random_tensor({tokens, 3, c.heads, c.head_size}, seed, 1);
-    const Tensor dqkv = Tensor::zeros({tokens, 3, c.heads, c.head_size});
+    const Tensor qkv = random_tensor({tokens, 3, c.heads, c.head_size}, seed, 1).to(c.dtype);
+    const Tensor dqkv = Tensor::zeros({tokens, 3, c.heads, c.head_size}, c.dtype);
     input = {qkv.select(1, 0), qkv.select(1, 1), qkv.select(1, 2), &layout, &layout, false};
     gradients = {dqkv.select(1, 0), dqkv.select(1, 1), dqkv.select(1, 2)};
-    dout = random_tensor({tokens, c.heads, c.head_size}, seed, 2);
+    dout = random_tensor({tokens, c.heads, c.head_size}, seed, 2).to(c.dtype);
     if (c.causal) options.mask = Mask::causal();
   }
   AttentionProblem(const AttentionProblem&) = delete;
@@ -81,9 +86,29 @@ Record attention_record(const AttentionCase& c, const char* pass, double product
   return r;
 }
 
+// The limits of the products that a case may run on.
+struct Probes {
+  MultiplyAddProbe fp32;
+  std::unique_ptr<MultiplyAddProbe> dot, tiles;  // null: there are none
+  Probes() {
+    for (const bool are_tiles : {false, true})
+      if (const auto* kernels = kernels::bf16_probe_kernels(are_tiles))
+        (are_tiles ? tiles : dot) = std::make_unique<MultiplyAddProbe>(*kernels);
+  }
+  MultiplyAddProbe& of(const std::string& implementation) {
+    if (implementation == "flash-amx" && tiles) return *tiles;
+    if (implementation == "flash-avx512_bf16" && dot) return *dot;
+    return fp32;
+  }
+};
+
 // Forward has two products over the pairs, backward five.
-void run_case(const AttentionCase& c, const SuiteOptions& options, Probe& probe, const Emit& emit) {
+void run_case(const AttentionCase& c, const SuiteOptions& options, Probes& probes,
+              const Emit& emit) {
+  std::optional<kernels::ImplementationScope> scope;
+  if (c.products) scope.emplace(c.products);
   AttentionProblem p(c, options.seed);
+  MultiplyAddProbe& probe = probes.of(ops::explain_attention(p.input, p.options).back().name);
   reset_memory_peaks();
   ops::AttentionResult result = ops::attention(p.input, p.options);
   const auto forward = [&] { result = ops::attention(p.input, p.options); };
@@ -94,25 +119,50 @@ void run_case(const AttentionCase& c, const SuiteOptions& options, Probe& probe,
   emit(attention_record(c, "backward", 5, measure(backward, probe, options.measure())));
 }
 
+// Sequences of one length, 512 channels in all.
+AttentionCase case_of_length(std::int64_t tokens, std::int64_t n, std::int64_t d, bool causal,
+                             DType dtype) {
+  AttentionCase c;
+  c.head_size = d;
+  c.heads = 512 / d;
+  c.causal = causal;
+  c.dtype = dtype;
+  c.lengths.assign(static_cast<std::size_t>(tokens / n), n);
+  c.series =
+      fmt::format("{}D={}{}", dtype == DType::kBFloat16 ? "bf16 " : "", d, causal ? " causal" : "");
+  c.name = fmt::format("{} N={}", c.series, n);
+  c.x = static_cast<double>(n);
+  return c;
+}
+
+// bf16 as it is chosen, and long sequences on each kind of products of bf16 that the processor has.
+void add_bf16_cases(bool quick, std::vector<AttentionCase>& cases) {
+  const std::int64_t tokens = quick ? 512 : 4096;
+  for (const bool causal : {false, true})
+    for (const std::int64_t d :
+         quick ? std::vector<std::int64_t>{64} : std::vector<std::int64_t>{64, 128})
+      for (std::int64_t n = 128; n <= tokens; n *= quick ? 4 : 2) {
+        cases.push_back(case_of_length(tokens, n, d, causal, DType::kBFloat16));
+        if (n < tokens / 2) continue;
+        for (const char* products : kernels::runnable_bf16_implementations()) {
+          AttentionCase c = case_of_length(tokens, n, d, causal, DType::kBFloat16);
+          c.products = products;
+          c.name += fmt::format(" on {}", products);
+          c.series.clear();
+          cases.push_back(std::move(c));
+        }
+      }
+}
+
 std::vector<AttentionCase> built_in_cases(bool quick) {
   std::vector<AttentionCase> cases;
   const std::int64_t tokens = quick ? 512 : 4096;
-  for (const bool causal : {false, true}) {
+  for (const bool causal : {false, true})
     for (const std::int64_t d :
-         quick ? std::vector<std::int64_t>{64} : std::vector<std::int64_t>{32, 64, 128}) {
-      for (std::int64_t n = 128; n <= tokens; n *= 2) {
-        AttentionCase c;
-        c.head_size = d;
-        c.heads = 512 / d;
-        c.causal = causal;
-        c.lengths.assign(static_cast<std::size_t>(tokens / n), n);
-        c.series = fmt::format("D={}{}", d, causal ? " causal" : "");
-        c.name = fmt::format("{} N={}", c.series, n);
-        c.x = static_cast<double>(n);
-        cases.push_back(std::move(c));
-      }
-    }
-  }
+         quick ? std::vector<std::int64_t>{64} : std::vector<std::int64_t>{32, 64, 128})
+      for (std::int64_t n = 128; n <= tokens; n *= 2)
+        cases.push_back(case_of_length(tokens, n, d, causal, DType::kFloat32));
+  add_bf16_cases(quick, cases);
   for (const auto& [name, mean] :
        {std::pair{"english intents", 13.0}, std::pair{"chinese intents", 10.5},
         std::pair{"5 to 60 tokens", 28.0}}) {
@@ -125,7 +175,8 @@ std::vector<AttentionCase> built_in_cases(bool quick) {
   return cases;
 }
 
-// [{"name", "heads", "d", "lengths": [...], "causal"}, ...]: the same file that
+// [{"name", "heads", "d", "lengths": [...], "causal", "dtype", "products"}, ...], the last three as
+// wanted: the same file that
 // bench/peers/attention_torch.py reads.
 std::vector<AttentionCase> cases_of_file(const std::filesystem::path& path) {
   std::vector<AttentionCase> cases;
@@ -147,6 +198,19 @@ std::vector<AttentionCase> cases_of_file(const std::filesystem::path& path) {
     }
     const Json* causal = item.find("causal");
     c.causal = causal != nullptr && causal->as_bool();
+    if (const Json* dtype = item.find("dtype")) {
+      require<ArgumentError>(dtype->as_string() == "float32" || dtype->as_string() == "bfloat16",
+                             "bench", "{}: expected a dtype float32 or bfloat16, got '{}'",
+                             path.string(), dtype->as_string());
+      if (dtype->as_string() == "bfloat16") c.dtype = DType::kBFloat16;
+    }
+    if (const Json* products = item.find("products")) {
+      for (const char* name : kernels::runnable_bf16_implementations())
+        if (products->as_string() == name) c.products = name;
+      require<ArgumentError>(c.products != nullptr, "bench",
+                             "{}: expected products of bf16 that this processor has, got '{}'",
+                             path.string(), products->as_string());
+    }
     cases.push_back(std::move(c));
   }
   return cases;
@@ -157,8 +221,8 @@ std::vector<AttentionCase> cases_of_file(const std::filesystem::path& path) {
 void run_attention(const SuiteOptions& options, const Emit& emit) {
   const auto cases =
       options.shapes.empty() ? built_in_cases(options.quick) : cases_of_file(options.shapes);
-  MultiplyAddProbe probe;
-  for (const AttentionCase& c : cases) run_case(c, options, probe, emit);
+  Probes probes;
+  for (const AttentionCase& c : cases) run_case(c, options, probes, emit);
 }
 
 }  // namespace qkv::inline v0::bench

@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "base/thread_pool.h"
 #include "bench/probe.h"
+#include "kernels/attention_pairs.h"
 #include "text/versions.h"
 
 namespace qkv::inline v0::bench {
@@ -106,6 +107,7 @@ Json describe_machine(bool measure) {
   out["features"] = std::move(features);
   out["isa"] = isa_name(active_isa());
   out["isa_reason"] = active_isa_reason();
+  out["bf16_attention"] = kernels::bf16_attention_reason();
   out["threads"] = num_threads();
   out["threads_reason"] = num_threads_reason();
   out["cores"] = budget.affinity;

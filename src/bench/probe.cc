@@ -38,7 +38,12 @@ double Probe::best(double seconds) {
 }
 
 MultiplyAddProbe::MultiplyAddProbe(int threads)
+    : MultiplyAddProbe(threads, kernels::probe_kernels()) {}
+MultiplyAddProbe::MultiplyAddProbe(const kernels::ProbeKernels& kernels)
+    : MultiplyAddProbe(0, kernels) {}
+MultiplyAddProbe::MultiplyAddProbe(int threads, const kernels::ProbeKernels& kernels)
     : threads_(threads > 0 ? threads : num_threads()),
+      kernels_(kernels),
       left_(kCalmRows * kCalmDepth, 0.5f),
       right_(kCalmColumns * kCalmDepth, 0.25f),
       packed_right_(right_.data(), kCalmColumns, false, kCalmDepth, kCalmColumns) {}
@@ -65,7 +70,7 @@ double MultiplyAddProbe::calm(double rate) {
 double MultiplyAddProbe::once() {
   // Pieces of some 20 us: a thread that wakes late costs little.
   constexpr std::int64_t kRounds = 5000, kPieces = 64;
-  const auto& probe = kernels::probe_kernels();
+  const auto& probe = kernels_;
   const auto piece = [&](std::int64_t) { use(probe.multiply_add(kRounds)); };
   const std::int64_t pieces = kPieces * threads_;
   const double start = now();

@@ -11,6 +11,7 @@
 
 #include "base/function_ref.h"
 #include "kernels/packed_matrix.h"
+#include "kernels/probe.h"
 
 namespace qkv::inline v0::bench {
 
@@ -45,13 +46,17 @@ class Probe {
 class MultiplyAddProbe : public Probe {
  public:
   explicit MultiplyAddProbe(int threads = 0);
+  // Of other multiply-adds than those of fp32.
+  explicit MultiplyAddProbe(const kernels::ProbeKernels& kernels);
   double once() override;
   double calm(double rate) override;
 
  private:
+  MultiplyAddProbe(int threads, const kernels::ProbeKernels& kernels);
   void run(std::int64_t pieces, FunctionRef<void(std::int64_t)> piece) const;
 
   int threads_;
+  const kernels::ProbeKernels& kernels_;
   std::vector<float> left_, right_;  // of the products
   kernels::PackedMatrix<float> packed_right_;
 };

@@ -19,7 +19,7 @@ namespace qkv::inline v0::bench {
 namespace {
 
 constexpr std::array kSuites = {
-    Suite{"attention", "Attention, fp32", "tokens per sequence", run_attention},
+    Suite{"attention", "Attention", "tokens per sequence", run_attention},
     Suite{"gemm", "Matrix products on one thread, fp32", "rows and columns", run_gemm},
     Suite{"linear", "Linear layers, fp32", "rows (tokens)", run_linear},
     Suite{"elementwise", "Passes over memory, fp32", "", run_elementwise},

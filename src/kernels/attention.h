@@ -176,6 +176,12 @@ struct AttentionStatistic<double> {
   using Type = double;
 };
 
+// bf16 operands in the place of q, k, v and out, for kernels that take products of them.
+struct NarrowOperands {
+  AttentionOperand<const BFloat16> q, k, v;
+  AttentionOperand<BFloat16> out;
+};
+
 // Forward: q, k, v in; out, lse (and weights) out. Backward: q, k, v, out, lse, dout in; dq, dk, dv
 // (and dbias) out.
 template <class T>
@@ -190,6 +196,7 @@ struct AttentionProblem {
   AttentionDropout dropout;
   AttentionOperand<const T> q, k, v, dout;
   AttentionOperand<T> out, dq, dk, dv;
+  const NarrowOperands* narrow = nullptr;
   AttentionBiasGradient dbias;
   Statistic* lse = nullptr;                      // [H, T] or [B, H, N]
   Statistic* weights = nullptr;                  // blocks [H, N_b, S_b]; null: not wanted

@@ -11,6 +11,7 @@
 #include "kernels/attention_decode.h"
 #include "kernels/attention_list.h"
 #include "kernels/attention_workspace.h"
+#include "kernels/narrow_rows.h"
 
 namespace qkv::inline v0::kernels {
 
@@ -46,6 +47,20 @@ FlashOutput rows(const AttentionOperand<float>& operand, const AttentionSequence
   return {operand.at(sequences, b, h), operand.token_stride};
 }
 
+void take_narrow(FlashHead& head, const Problem& p, std::int64_t b, std::int64_t h) {
+  const auto input = [&](const AttentionOperand<const BFloat16>& x,
+                         const AttentionSequences& sequences, std::int64_t index) {
+    return narrow_rows(x.at(sequences, b, index), x.token_stride);
+  };
+  const NarrowOperands& from = *p.narrow;
+  const std::int64_t kv = h / p.group();
+  head.narrow_q = input(from.q, p.queries, h);
+  head.narrow_k = input(from.k, p.keys, kv);
+  head.narrow_v = input(from.v, p.keys, kv);
+  if (from.out.data)
+    head.narrow_out = narrow_output(from.out.at(p.queries, b, h), from.out.token_stride);
+}
+
 // Equal tiles of whole registers; a function of the length alone.
 std::int64_t tile_width(std::int64_t queries, std::int64_t lanes) {
   const std::int64_t tiles =
@@ -64,6 +79,7 @@ FlashHead make_head(const Problem& p, std::int64_t b, std::int64_t h, std::int64
   head.dq = rows(p.dq, p.queries, b, h);
   head.dk = rows(p.dk, p.keys, b, kv);
   head.dv = rows(p.dv, p.keys, b, kv);
+  if (p.narrow) take_narrow(head, p, b, h);
   head.lse = p.lse_at(b, h);
   head.queries = p.queries.length(b);
   head.keys = p.visible_keys(b);
@@ -154,8 +170,9 @@ void with_head(const FlashTable& table, const Problem& p, std::int64_t b, std::i
   if (p.mask.has_bias()) head.fill_bias = fill_bias;
   if (dbias) head.add_bias_gradient = add_bias_gradient;
   head.bias_context = &context;
-  head.scratch =
-      thread_scratch_of<float>(static_cast<std::size_t>(scratch(head, table.lanes)), kScratchSlot);
+  const std::int64_t floats =
+      table.forward_scratch ? table.forward_scratch(head) : scratch(head, table.lanes);
+  head.scratch = thread_scratch_of<float>(static_cast<std::size_t>(floats), kScratchSlot);
   body(head);
 }
 
@@ -312,7 +329,7 @@ void flash_forward(const FlashTable& table, const AttentionProblem<float>& p) {
   const auto pieces = [&](std::int64_t) {
     return (wanted + heads - 1) / std::max<std::int64_t>(heads, 1);
   };
-  decode_forward(table, p);
+  if (!p.narrow) decode_forward(table, p);  // else it is done
   const auto is_planned = [&](std::int64_t b) { return !is_decoded(p, b); };
   const std::vector<Item> items = plan(p, p.heads, table.lanes, is_planned, pieces);
   parallel_for(static_cast<std::int64_t>(items.size()), [&](std::int64_t index) {

@@ -30,6 +30,19 @@ struct FlashOutput {
   std::int64_t stride;
 };
 
+// Rows of 16-bit elements.
+enum class NarrowType : std::uint8_t { kBFloat16, kFloat16 };
+struct NarrowRows {
+  NarrowType type;
+  const std::uint16_t* data;
+  std::int64_t stride;
+};
+struct NarrowOutput {
+  NarrowType type;
+  std::uint16_t* data;
+  std::int64_t stride;
+};
+
 // What mask arrays and windows do to one tile: nothing, add without hiding, hide some of it, hide
 // all.
 enum class FlashBias : std::uint8_t { kOpen, kAdded, kPartial, kBlocked };
@@ -37,6 +50,9 @@ enum class FlashBias : std::uint8_t { kOpen, kAdded, kPartial, kBlocked };
 struct FlashHead {
   FlashRows q, k, v, dout;
   FlashOutput out, dq, dk, dv;
+  // Of kernels that take products of bf16: their operands as they are stored.
+  NarrowRows narrow_q, narrow_k, narrow_v;
+  NarrowOutput narrow_out;
   float* lse;
   std::int64_t queries, keys;  // N, and the keys that lengths leave of S
   std::int64_t offset;         // S - N
@@ -92,19 +108,6 @@ struct FlashDecode {
   float* out;              // [rows][Dv in whole registers], times sum
 };
 
-// Rows of 16-bit elements.
-enum class NarrowType : std::uint8_t { kBFloat16, kFloat16 };
-struct NarrowRows {
-  NarrowType type;
-  const std::uint16_t* data;
-  std::int64_t stride;
-};
-struct NarrowOutput {
-  NarrowType type;
-  std::uint16_t* data;
-  std::int64_t stride;
-};
-
 // What an instruction set provides.
 struct FlashTable {
   // Queries [begin, end) of a head; begin is a multiple of the tile.
@@ -120,6 +123,8 @@ struct FlashTable {
   void (*widen)(NarrowRows from, std::int64_t count, std::int64_t depth, float* to);
   void (*narrow)(const float* from, std::int64_t count, std::int64_t depth, NarrowOutput to);
   std::int64_t lanes;
+  // Floats of scratch memory that forward needs where it is not that of fp32 operands.
+  std::int64_t (*forward_scratch)(const FlashHead& head);
 };
 
 template <class T>

@@ -1,7 +1,12 @@
 #include "kernels/attention_list.h"
 
+#include <type_traits>
+
+#include <fmt/format.h>
+
 #include "kernels/attention_decode.h"
 #include "kernels/attention_flash.h"
+#include "kernels/attention_pairs.h"
 #include "kernels/reference/attention.h"
 #include "kernels/registry.h"
 #include "kernels/simd_tables.h"
@@ -9,6 +14,14 @@
 namespace qkv::inline v0::kernels {
 
 QKV_SIMD_TABLE(FlashTable, kFlashTable)
+#if defined(__x86_64__)
+namespace amx {
+extern const FlashTable kPairTable;
+}
+namespace avx512_bf16 {
+extern const FlashTable kPairTable;
+}
+#endif
 
 namespace {
 
@@ -29,6 +42,8 @@ void backward_with(const AttentionProblem<T>& problem) {
 }
 template <Isa kIsa, class T>
 std::string flash_refusal(const AttentionProblem<T>&) {
+  if (std::is_same_v<T, BFloat16> && bf16_products_are_forced())
+    return fmt::format("'{}' was asked for", forced_implementation());
   return refusal_of(isa_name(kIsa), kIsa);
 }
 template <Isa kIsa, class T>
@@ -51,6 +66,26 @@ constexpr AttentionImplementation<T> decode(const char* name) {
   return {name, decode_refusal_of<kIsa, T>, forward_with<kTable, T>, backward_with<kTable, T>};
 }
 
+#if defined(__x86_64__)
+// Tiles of AMX, or what a test puts in their place.
+std::string amx_refusal(const AttentionProblem<BFloat16>&) {
+  if (PairTableScope::current() != nullptr) return "";
+  return refusal_of("amx", Isa::kAmx);
+}
+std::string dot_refusal(const AttentionProblem<BFloat16>&) {
+  const std::string reason = refusal_of("avx512_bf16", Isa::kAvx512Bf16);
+  return reason.empty() && !bf16_products_are_forced() ? dot_product_refusal() : reason;
+}
+void amx_forward(const AttentionProblem<BFloat16>& problem) {
+  const PairTableScope* scope = PairTableScope::current();
+  if (scope != nullptr) return pairs_forward(scope->pairs(), scope->wide(), problem);
+  pairs_forward(amx::kPairTable, avx512::kFlashTable, problem);
+}
+void dot_forward(const AttentionProblem<BFloat16>& problem) {
+  pairs_forward(avx512_bf16::kPairTable, avx512::kFlashTable, problem);
+}
+#endif
+
 // Of fp32, bf16 and fp16 storage.
 template <class T>
 constexpr AttentionImplementation<T> kAll[] = {
@@ -63,6 +98,20 @@ constexpr AttentionImplementation<T> kAll[] = {
     decode<T, generic::kFlashTable, Isa::kGeneric>("decode-generic"),
     flash<T, generic::kFlashTable, Isa::kGeneric>("flash-generic"),
     naive<T>()};
+#if defined(__x86_64__)
+constexpr AttentionImplementation<BFloat16> kBFloat16[] = {
+    decode<BFloat16, avx512::kFlashTable, Isa::kAvx512>("decode-avx512"),
+    {"flash-amx", amx_refusal, amx_forward, backward_with<avx512::kFlashTable, BFloat16>},
+    {"flash-avx512_bf16", dot_refusal, dot_forward, backward_with<avx512::kFlashTable, BFloat16>},
+    flash<BFloat16, avx512::kFlashTable, Isa::kAvx512>("flash-avx512"),
+    decode<BFloat16, avx2::kFlashTable, Isa::kAvx2>("decode-avx2"),
+    flash<BFloat16, avx2::kFlashTable, Isa::kAvx2>("flash-avx2"),
+    decode<BFloat16, generic::kFlashTable, Isa::kGeneric>("decode-generic"),
+    flash<BFloat16, generic::kFlashTable, Isa::kGeneric>("flash-generic"),
+    naive<BFloat16>()};
+#else
+constexpr const auto& kBFloat16 = kAll<BFloat16>;
+#endif
 constexpr AttentionImplementation<double> kDouble[] = {naive<double>()};
 
 }  // namespace
@@ -83,7 +132,7 @@ std::span<const AttentionImplementation<float>> attention_implementations() {
 }
 template <>
 std::span<const AttentionImplementation<BFloat16>> attention_implementations() {
-  return kAll<BFloat16>;
+  return kBFloat16;
 }
 template <>
 std::span<const AttentionImplementation<Float16>> attention_implementations() {

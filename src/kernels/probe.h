@@ -30,5 +30,8 @@ struct ProbeKernels {
 
 // Those of the instruction set in use.
 const ProbeKernels& probe_kernels();
+// multiply_add alone, of products of bf16: of tiles, or of dot products in registers. Null where
+// the instruction set in use has none.
+const ProbeKernels* bf16_probe_kernels(bool tiles);
 
 }  // namespace qkv::inline v0::kernels

@@ -51,9 +51,17 @@ class ImplementationScope {
 // Why an implementation may not run here; empty if it may.
 std::string refusal_of(const char* name, Isa needs);
 
+// Likewise by the instruction set alone, whatever is forced.
+std::string refusal_of(Isa needs);
+
 // Names of all implementations that may run in this process: "avx512", "avx2", "generic",
 // "reference".
 std::vector<const char*> runnable_implementations();
+
+// Likewise of those that multiply bf16 as it is, which attention alone has: "amx", "avx512_bf16".
+std::vector<const char*> runnable_bf16_implementations();
+// Whether a scope asks for one of them.
+bool bf16_products_are_forced();
 
 // May be null where a list has a null table.
 template <class Table>

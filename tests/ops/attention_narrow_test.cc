@@ -1,5 +1,8 @@
 // bf16 and fp16 storage: what is stored in 16 bits is exact input, arithmetic is fp32.
 #include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -8,7 +11,23 @@
 #include "qkv/threads.h"
 
 #include "attention_support.h"
+#include "base/cpu.h"
+#include "kernels/attention_pairs.h"
 #include "kernels/registry.h"
+
+namespace qkv::inline v0::kernels {
+namespace generic {
+extern const FlashTable kFlashTable, kEmulatedTable;
+}
+#if defined(__x86_64__)
+namespace avx512 {
+extern const FlashTable kFlashTable;
+}
+namespace avx512_bf16 {
+extern const FlashTable kEmulatedTable;
+}
+#endif
+}  // namespace qkv::inline v0::kernels
 
 using namespace qkv;
 using namespace qkv::testing;
@@ -16,16 +35,46 @@ using namespace qkv::testing;
 namespace {
 
 struct Case {
-  const char* implementation;
+  std::string implementation;
   DType dtype;
+  bool products_of_bf16 = false;                // weights are rounded too
+  const kernels::FlashTable* tiles = nullptr;   // emulated tiles of AMX
+  const kernels::FlashTable* others = nullptr;  // what runs beside them
 };
+
+// The forms of attention over 16-bit storage that run here: widened to fp32, and products of bf16.
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  auto names = kernels::runnable_implementations();
+  names.pop_back();  // the reference
+  for (const char* name : names)
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) cases.push_back({name, dtype});
+  for (const char* name : kernels::runnable_bf16_implementations())
+    cases.push_back({name, DType::kBFloat16, true});
+#if defined(__x86_64__)
+  cases.push_back({"emulated_amx_generic", DType::kBFloat16, true,
+                   &kernels::generic::kEmulatedTable, &kernels::generic::kFlashTable});
+  if (active_isa() >= Isa::kAvx512Bf16)
+    cases.push_back({"emulated_amx_avx512_bf16", DType::kBFloat16, true,
+                     &kernels::avx512_bf16::kEmulatedTable, &kernels::avx512::kFlashTable});
+#endif
+  return cases;
+}
 
 class AttentionNarrow : public ::testing::TestWithParam<Case> {
  protected:
-  kernels::ImplementationScope scope_{GetParam().implementation};
+  AttentionNarrow() {
+    const Case& c = GetParam();
+    if (c.tiles)
+      tiles_.emplace(*c.tiles, *c.others);
+    else
+      scope_.emplace(c.implementation.c_str());
+  }
   DType dtype() const { return GetParam().dtype; }
   // Half a unit in the last place of numbers of order 1, and the rounding of fp32.
   double rounding() const { return dtype() == DType::kBFloat16 ? 1.0 / 256 : 1.0 / 2048; }
+  std::optional<kernels::ImplementationScope> scope_;
+  std::optional<kernels::PairTableScope> tiles_;
 
   ops::AttentionInput input(std::int64_t n, std::int64_t s, std::int64_t heads,
                             std::int64_t kv_heads, std::int64_t d, std::int64_t dv) const {
@@ -200,6 +249,8 @@ TEST_P(AttentionNarrow, special_values_are_kept) {
                                      -kInf, 1e-7f,  6.1e-5f,   -5.96e-8f,  65504,    70000,
                                      3e38f, 1e-40f, 0.333333f, 1.0009766f, 1.00098f, -1e-3f};
   for (const float value : values) {
+    // Products of bf16 take denormal numbers as zero.
+    if (GetParam().products_of_bf16 && value != 0 && std::fabs(value) < 0x1p-126f) continue;
     const Tensor v = Tensor::from<float>({value}, {1, 1, 1, 1}).to(dtype());
     const Tensor q = Tensor::from<float>({0}, {1, 1, 1, 1}).to(dtype());
     const Tensor out = ops::attention({q, q, v}, {}).out;
@@ -212,18 +263,9 @@ TEST_P(AttentionNarrow, special_values_are_kept) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Implementations, AttentionNarrow, ::testing::ValuesIn([] {
-                           auto names = kernels::runnable_implementations();
-                           names.pop_back();  // the reference
-                           std::vector<Case> cases;
-                           for (const char* name : names)
-                             for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
-                               cases.push_back({name, dtype});
-                           return cases;
-                         }()),
+INSTANTIATE_TEST_SUITE_P(Implementations, AttentionNarrow, ::testing::ValuesIn(all_cases()),
                          [](const auto& param) {
-                           return std::string(param.param.implementation) + "_" +
-                                  dtype_name(param.param.dtype);
+                           return param.param.implementation + "_" + dtype_name(param.param.dtype);
                          });
 
 TEST(AttentionNarrowTypes, are_not_mixed) {
@@ -236,4 +278,25 @@ TEST(AttentionNarrowTypes, are_not_mixed) {
   ops::AttentionOptions options;
   options.return_weights = true;
   EXPECT_EQ(ops::attention({x, x, x}, options).weights.dtype(), DType::kFloat32);
+}
+
+// Dot products are the choice where the processor's vendor makes them fast, and can be forced.
+TEST(AttentionNarrowTypes, the_choice_among_products_of_bf16_has_a_reason) {
+  const Tensor x = Tensor::zeros({1, 40, 2, 8}, DType::kBFloat16);
+  const auto choices = ops::explain_attention({x, x, x}, {});
+  for (const auto& c : choices) {
+    if (c.name == "flash-amx" && active_isa() < Isa::kAmx) {
+      EXPECT_NE(c.refusal.find("needs amx"), std::string::npos);
+    }
+    if (c.name == "flash-avx512_bf16" && active_isa() >= Isa::kAvx512Bf16) {
+      EXPECT_EQ(c.refusal, kernels::dot_product_refusal());
+    }
+  }
+  for (const char* name : kernels::runnable_bf16_implementations()) {
+    const kernels::ImplementationScope scope(name);
+    EXPECT_EQ(ops::explain_attention({x, x, x}, {}).back().name, std::string("flash-") + name);
+    // Other types do not know it.
+    const Tensor y = x.to(DType::kFloat16);
+    EXPECT_EQ(ops::explain_attention({y, y, y}, {}).back().name, "flash-avx512");
+  }
 }

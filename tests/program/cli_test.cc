@@ -54,7 +54,7 @@ TEST(Program, info_says_what_is_in_use_and_why) {
   const Finished run = run_qkv({"info", "--json"});
   ASSERT_EQ(run.status, 0) << run.err;
   const Json info = Json::parse(run.out);
-  for (const char* key : {"processor", "isa_reason", "threads_reason"})
+  for (const char* key : {"processor", "isa_reason", "bf16_attention", "threads_reason"})
     EXPECT_FALSE(info.at(key).as_string().empty()) << key;
   EXPECT_GT(info.at("memory_bytes").as_int(), 1 << 20);
   EXPECT_GT(info.at("peaks").at("gflops").as_double(), 0);

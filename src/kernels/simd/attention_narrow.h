@@ -68,8 +68,8 @@ QKV_INLINE F32 widen(NarrowType type, U32 a) {
   return type == NarrowType::kBFloat16 ? as_f32(shift_left<16>(a)) : widen_half(a);
 }
 
-[[gnu::noinline]] static void widen_rows(NarrowRows from, std::int64_t count, std::int64_t depth,
-                                         float* to) {
+[[maybe_unused, gnu::noinline]] static void widen_rows(NarrowRows from, std::int64_t count,
+                                                       std::int64_t depth, float* to) {
   for (std::int64_t r = 0; r < count; ++r) {
     const std::uint16_t* row = from.data + r * from.stride;
     for (std::int64_t d = 0; d < depth; d += 32)
@@ -80,8 +80,8 @@ QKV_INLINE F32 widen(NarrowType type, U32 a) {
   }
 }
 
-[[gnu::noinline]] static void narrow_rows(const float* from, std::int64_t count, std::int64_t depth,
-                                          NarrowOutput to) {
+[[maybe_unused, gnu::noinline]] static void narrow_rows(const float* from, std::int64_t count,
+                                                        std::int64_t depth, NarrowOutput to) {
   for (std::int64_t r = 0; r < count; ++r)
     for (std::int64_t d = 0; d < depth; d += kLanes) {
       const F32 x = load(from + r * depth + d, first_lanes(depth - d));

@@ -35,8 +35,9 @@ QKV_INLINE F32 load_quads(const float* const* rows, std::int64_t at) { return lo
 
 // to[d * width + r] = scale * from[r][d] for r < rows. Lanes from `rows` to `width` (a multiple of
 // kLanes) repeat the last row: they are never used, but must not be read from past the end.
-[[gnu::noinline]] static void pack_transposed(FlashRows from, std::int64_t rows, std::int64_t depth,
-                                              float scale, float* to, std::int64_t width) {
+[[maybe_unused, gnu::noinline]] static void pack_transposed(FlashRows from, std::int64_t rows,
+                                                            std::int64_t depth, float scale,
+                                                            float* to, std::int64_t width) {
   const F32 factor = set(scale);
   for (std::int64_t first = 0; first < width; first += kLanes) {
     const float* row[kLanes];

@@ -5,7 +5,8 @@
 
 namespace qkv::inline v0::kernels::QKV_ISA {
 
-// c[m][n] = post[m] * (c[m][n] * pre[m] + sum_k a(m, k) b[k][n]), n in registers.
+// c[m][n] = post[m] * (c[m][n] * pre[m] + sum_k a(m, k) b[k][n]), n in registers. The elements of a
+// and b are floats, or words of two bf16 numbers each whose products are summed (see Step).
 struct Product {
   const float* a;
   std::int64_t a_row, a_depth;  // a(m, k) = a[m * a_row + k * a_depth]
@@ -14,9 +15,15 @@ struct Product {
   float* c;
   std::int64_t c_stride;
   std::int64_t depth;
-  const float* pre;   // null: 1; only with `add`
-  const float* post;  // null: 1
-  bool add;           // false: c is overwritten
+  const float* pre;                    // null: 1; only with `add`
+  const float* post;                   // null: 1
+  bool add;                            // false: c is overwritten
+  const float* pre_columns = nullptr;  // factors of columns like pre
+};
+
+// What one step along the depth adds.
+struct FloatStep {
+  QKV_INLINE static F32 add(F32 a, F32 b, F32 c) { return fma(a, b, c); }
 };
 
 // Index x of one side sees [x + low, x + high] of the other (both in tile coordinates).
@@ -41,7 +48,7 @@ struct Part {
 };
 
 // `groups` times kRows rows by kVectors registers.
-template <int kRows, int kVectors>
+template <class Step, int kRows, int kVectors>
 [[gnu::noinline]] static void product_tile(const Product& p, const Part& part) {
   const std::int64_t a_row = p.a_row, a_depth = p.a_depth, b_stride = p.b_stride;
   const std::int64_t c_stride = p.c_stride, depth = part.end - part.begin;
@@ -69,6 +76,15 @@ template <int kRows, int kVectors>
           for (int n = 0; n < kVectors; ++n) c[m][n] = c[m][n] * set(pre[m]);
         pre += kRows;
       }
+      if (p.pre_columns) {
+        const float* factors = p.pre_columns + part.column;
+#pragma GCC unroll 4
+        for (int n = 0; n < kVectors; ++n) {
+          const F32 factor = load(factors + n * kLanes);
+#pragma GCC unroll 8
+          for (int m = 0; m < kRows; ++m) c[m][n] = c[m][n] * factor;
+        }
+      }
     }
     const float* a = first;
     const float* b = right_first;
@@ -80,7 +96,7 @@ template <int kRows, int kVectors>
       for (int m = 0; m < kRows; ++m) {
         const F32 left = set(a[m * a_row]);
 #pragma GCC unroll 4
-        for (int n = 0; n < kVectors; ++n) c[m][n] = fma(left, right[n], c[m][n]);
+        for (int n = 0; n < kVectors; ++n) c[m][n] = Step::add(left, right[n], c[m][n]);
       }
     }
     if (post) {
@@ -97,27 +113,28 @@ template <int kRows, int kVectors>
   }
 }
 
-template <int kVectors, int kRows = rows_for(kVectors)>
+template <class Step, int kVectors, int kRows = rows_for(kVectors)>
 QKV_INLINE void product_rows(const Product& p, std::int64_t rows, const Part& part) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return product_rows<kVectors, kRows - 1>(p, rows, part);
+    if (rows < kRows) return product_rows<Step, kVectors, kRows - 1>(p, rows, part);
   }
-  product_tile<kRows, kVectors>(p, part);
+  product_tile<Step, kRows, kVectors>(p, part);
 }
 
 // part.groups * rows rows by `vectors` registers, rows <= rows_for(vectors).
+template <class Step = FloatStep>
 QKV_INLINE void product_groups(const Product& p, std::int64_t rows, std::int64_t vectors,
                                const Part& part) {
   switch (vectors) {
     case 1:
-      return product_rows<1>(p, rows, part);
+      return product_rows<Step, 1>(p, rows, part);
     case 2:
-      return product_rows<2>(p, rows, part);
+      return product_rows<Step, 2>(p, rows, part);
 #if defined(QKV_ISA_avx512)
     case 3:
-      return product_rows<3>(p, rows, part);
+      return product_rows<Step, 3>(p, rows, part);
     case 4:
-      return product_rows<4>(p, rows, part);
+      return product_rows<Step, 4>(p, rows, part);
 #endif
     default:
       return;
@@ -132,9 +149,10 @@ QKV_INLINE std::int64_t even_share(std::int64_t n, std::int64_t most) {
   return (count + parts - 1) / parts;
 }
 
-// Rows by `vectors` registers, all of it.
-[[gnu::noinline]] static void product_all(const Product& p, std::int64_t rows,
-                                          std::int64_t vectors) {
+// `rows` rows by `vectors` registers from part.row and part.column on, over its depths.
+template <class Step = FloatStep>
+QKV_INLINE void product_part(const Product& p, std::int64_t rows, std::int64_t vectors,
+                             const Part& part) {
   const std::int64_t group = even_share(vectors, kMaxVectors);
   const std::int64_t step = even_share(rows, rows_for(static_cast<int>(group)));
   if (step == 0) return;
@@ -142,17 +160,25 @@ QKV_INLINE std::int64_t even_share(std::int64_t n, std::int64_t most) {
       step == rows ? 1 : static_cast<std::uint32_t>(rows) / static_cast<std::uint32_t>(step);
   const std::int64_t rest = rows - full * step;
   for (std::int64_t n = 0; n < vectors; n += group) {
-    const std::int64_t width = smaller(group, vectors - n);
-    product_groups(p, step, width, {0, n * kLanes, 0, p.depth, full});
-    if (rest > 0) product_groups(p, rest, width, {full * step, n * kLanes, 0, p.depth, 1});
+    const std::int64_t width = smaller(group, vectors - n), column = part.column + n * kLanes;
+    product_groups<Step>(p, step, width, {part.row, column, part.begin, part.end, full});
+    if (rest > 0)
+      product_groups<Step>(p, rest, width,
+                           {part.row + full * step, column, part.begin, part.end, 1});
   }
+}
+
+// Rows by `vectors` registers, all of it.
+[[maybe_unused, gnu::noinline]] static void product_all(const Product& p, std::int64_t rows,
+                                                        std::int64_t vectors) {
+  product_part(p, rows, vectors, {0, 0, 0, p.depth, 0});
 }
 
 QKV_INLINE bool is_everything(Band band) { return band.low == -kFar && band.high == kFar; }
 
 // Rows by `vectors` registers; row m needs depths [m + low, m + high] only.
-[[gnu::noinline]] static void product_by_depth(const Product& p, std::int64_t rows,
-                                               std::int64_t vectors, Band band) {
+[[maybe_unused, gnu::noinline]] static void product_by_depth(const Product& p, std::int64_t rows,
+                                                             std::int64_t vectors, Band band) {
   if (is_everything(band)) return product_all(p, rows, vectors);
   const std::int64_t group = even_share(vectors, kMaxVectors);
   const std::int64_t step = even_share(rows, rows_for(static_cast<int>(group)));
@@ -167,8 +193,8 @@ QKV_INLINE bool is_everything(Band band) { return band.low == -kFar && band.high
 
 // Rows by `vectors` registers; of row m only the registers that meet columns [m + low, m + high]
 // are computed, the others are left alone.
-[[gnu::noinline]] static void product_by_columns(const Product& p, std::int64_t rows,
-                                                 std::int64_t vectors, Band band) {
+[[maybe_unused, gnu::noinline]] static void product_by_columns(const Product& p, std::int64_t rows,
+                                                               std::int64_t vectors, Band band) {
   if (is_everything(band)) return product_all(p, rows, vectors);
   const std::int64_t most = smaller(vectors, kMaxVectors);
   const std::int64_t step = even_share(rows, rows_for(static_cast<int>(most)));
@@ -186,8 +212,8 @@ QKV_INLINE bool is_everything(Band band) { return band.low == -kFar && band.high
 
 // As product_by_depth, but a coefficient that is exactly zero adds nothing, whatever b holds: for
 // tiles where something hidden is not finite.
-[[gnu::noinline]] static void product_selected(const Product& p, std::int64_t rows,
-                                               std::int64_t vectors, Band band) {
+[[maybe_unused, gnu::noinline]] static void product_selected(const Product& p, std::int64_t rows,
+                                                             std::int64_t vectors, Band band) {
   for (std::int64_t m = 0; m < rows; ++m) {
     const std::int64_t begin = clamp_to(m + band.low, 0, p.depth);
     const std::int64_t end = clamp_to(m + 1 + band.high, begin, p.depth);

@@ -1,0 +1,210 @@
+// Flash attention on bf16 products, forward: S^T = K Q^T and O^T = V^T P^T, lanes are queries. The
+// engine of a product is a template parameter, everything else is that of fp32.
+#pragma once
+
+#include "kernels/simd/attention_engine.h"
+#include "kernels/simd/attention_softmax.h"
+
+namespace qkv::inline v0::kernels::QKV_ISA {
+
+// Rows of keys and values in whole registers of any engine.
+constexpr std::int64_t kPairLanes = 16;
+
+// Scratch memory of a head. Values are packed by blocks of kForwardKeys keys, [Dv][keys / 2] each.
+struct PairForwardBuffers {
+  float* q;        // [D / 2][tile]
+  float* scores;   // [kForwardKeys][tile]
+  float* bias;     // likewise
+  float* weights;  // [kForwardKeys / 2][tile]
+  float* out;      // [Dv][tile]
+  float* rows;     // [tile][Dv], or rows on their way
+  float* k;        // [S][D / 2]
+  float* v;        // blocks
+  float* finite;   // of each block of values: 1 or 0
+  float* end;
+  std::int64_t words;         // of a row of q and k
+  std::int64_t packed_words;  // likewise, as they are packed
+  std::int64_t values;        // Dv in whole registers
+};
+template <class Engine>
+QKV_INLINE PairForwardBuffers pair_forward_buffers(const FlashHead& h) {
+  PairForwardBuffers b;
+  b.words = engine_words<Engine>(h.head_size);
+  b.packed_words = round_up(b.words, kPairLanes);
+  b.values = round_up(h.value_size, kPairLanes);
+  const std::int64_t blocks = (h.keys + kForwardKeys - 1) / kForwardKeys;
+  b.q = h.scratch;
+  b.scores = b.q + b.packed_words * h.tile;
+  b.bias = b.scores + kForwardKeys * h.tile;
+  b.weights = b.bias + kForwardKeys * h.tile;
+  b.out = b.weights + kForwardKeys / 2 * h.tile;
+  b.rows = b.out + b.values * h.tile;
+  const std::int64_t query_row = larger(b.values, b.packed_words);
+  b.k = b.rows + larger(h.tile * query_row, kForwardKeys / 2 * b.values);
+  b.v = b.k + round_up(h.keys, kPairBlock) * b.packed_words;
+  b.finite = b.v + blocks * kForwardKeys / 2 * b.values;
+  b.end = b.finite + round_up(blocks, kPairLanes);
+  return b;
+}
+template <class Engine>
+static std::int64_t pair_forward_scratch(const FlashHead& head) {
+  FlashHead at_zero = head;
+  at_zero.scratch = nullptr;
+  const PairForwardBuffers b = pair_forward_buffers<Engine>(at_zero);
+  return b.end - b.q;
+}
+
+// Keys [first, end) and their values, first a multiple of kForwardKeys; rows are numbered from it.
+[[gnu::noinline]] static void pack_keys(const FlashHead& h, const PairForwardBuffers& b,
+                                        RowRange keys) {
+  const std::int64_t count = keys.end - keys.begin;
+  pack_rows(rows_from(h.narrow_k, keys.begin), {count, h.head_size, round_up(count, kPairBlock)},
+            b.k, b.packed_words);
+  for (std::int64_t first = 0; first < count; first += kForwardKeys) {
+    const std::int64_t in_block = smaller(kForwardKeys, count - first);
+    const std::int64_t padded = round_up(in_block, kPairBlock);
+    float* block = b.v + first / 2 * b.values;
+    pack_row_pairs(rows_from(h.narrow_v, keys.begin + first), {in_block, h.value_size, padded},
+                   b.rows, b.values);
+    b.finite[first / kForwardKeys] = words_are_finite(b.rows, padded / 2 * b.values) ? 1 : 0;
+    transpose_words({b.rows, b.values, padded / 2, b.values}, block, kForwardKeys / 2);
+  }
+}
+
+// Queries [first, first + count), transposed; zeros in the lanes behind them.
+QKV_INLINE void pack_queries(const FlashHead& h, const PairForwardBuffers& b, std::int64_t first,
+                             std::int64_t count, std::int64_t width) {
+  pack_rows(rows_from(h.narrow_q, first), {count, h.head_size, width}, b.rows, b.packed_words);
+  transpose_words({b.rows, b.packed_words, width, b.packed_words}, b.q, width);
+}
+
+// Rows of a register's weights in pairs; what is outside of the range is zero.
+template <class Weight>
+QKV_INLINE void store_pairs(RowRange range, std::int64_t rows, float* words, std::int64_t stride,
+                            const Weight& weight) {
+  std::int64_t r = 0;
+  for (; r + 1 < range.begin; r += 2) store(words + r / 2 * stride, zero());
+  for (; r < range.end; r += 2) {
+    const F32 low = r >= range.begin ? weight(r) : zero();
+    const F32 high = r + 1 < range.end ? weight(r + 1) : zero();
+    store(words + r / 2 * stride, pair_up(low, high));
+  }
+  for (; r < rows; r += 2) store(words + r / 2 * stride, zero());
+}
+
+// Weights of a tile of scores, rounded to bf16; their sums are those of fp32. Scores are products
+// alone where nothing else happens to them: then the scale is left to the exponent.
+[[gnu::noinline]] static void pair_weights(const FlashHead& h, const FlashTile& t,
+                                           const TileMask& mask, const PairForwardBuffers& b,
+                                           RunningSoftmax& state) {
+  const std::int64_t padded = round_up(t.keys, kPairBlock);
+  const bool plain = h.softcap == 0 && h.slope == 0 && !mask.bias && h.query_scale > 0;
+  const F32 factor = set(plain ? h.query_scale : 1.0f);
+  for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
+    const RowRange range = rows_of_register(mask, lane, t.keys);
+    float* scores = b.scores + lane;
+    if (!plain)
+      for (std::int64_t r = range.begin; r < range.end; ++r)
+        store(scores + r * t.stride, load(scores + r * t.stride) * set(h.query_scale));
+    finish_scores(h, t, mask, b.scores, nullptr, lane, range);
+    if (h.dropout) {
+      softmax_register(b.scores, t.stride, range, factor, state, lane);
+      drop_register(h, t, b.scores, range, lane);
+      store_pairs(range, padded, b.weights + lane, t.stride,
+                  [&](std::int64_t r) QKV_BODY { return load(scores + r * t.stride); });
+      continue;
+    }
+    SoftmaxShift s = shift_register(b.scores, t.stride, range, factor, state, lane);
+    store_pairs(range, padded, b.weights + lane, t.stride, [&](std::int64_t r) QKV_BODY {
+      const F32 weight = exp2_weight(fma(load(scores + r * t.stride), factor, s.shift));
+      s.sum = s.sum + weight;
+      return weight;
+    });
+    store(state.sum + lane, s.sum);
+  }
+}
+
+QKV_INLINE bool all_ones(const float* x, std::int64_t count) {
+  Mask other = first_lanes(0);
+  for (std::int64_t i = 0; i < count; i += kLanes) other = other | (load(x + i) != set(1.0f));
+  return !any(other);
+}
+
+// Rows of fp32 times scale[row] to rows of bf16.
+QKV_INLINE void write_narrow(const float* from, std::int64_t stride, const FlashHead& h,
+                             std::int64_t first, std::int64_t count, const float* scale) {
+  for (std::int64_t m = 0; m < count; ++m)
+    for (std::int64_t d = 0; d < h.value_size; d += kLanes)
+      store_narrow(h.narrow_out.data + (first + m) * h.narrow_out.stride + d,
+                   narrow_brain(load(from + m * stride + d) * set(scale[m])), h.value_size - d);
+}
+
+// Queries that see no key.
+QKV_INLINE void write_empty(const FlashHead& h, std::int64_t first, std::int64_t count,
+                            const PairForwardBuffers& b) {
+  alignas(64) float zeros[kFlashQueries] = {};
+  for (std::int64_t i = 0; i < count * b.values; i += kLanes) store(b.rows + i, zero());
+  write_narrow(b.rows, b.values, h, first, count, zeros);
+  for (std::int64_t m = first; m < first + count; ++m) h.lse[m] = -__builtin_inff();
+}
+
+// Queries [first, first + count); packed keys begin at key `packed`.
+template <class Engine>
+[[gnu::noinline]] static void pair_forward_tile(Engine& engine, const FlashHead& h,
+                                                const PairForwardBuffers& b, std::int64_t first,
+                                                std::int64_t count, std::int64_t packed) {
+  const std::int64_t width = round_up(count, Engine::kColumns);
+  const RowRange keys = keys_of_queries(h, first, count);
+  RunningSoftmax state;
+  for (std::int64_t lane = 0; lane < width; lane += kLanes) {
+    store(state.maximum + lane, minus_infinity());
+    store(state.sum + lane, zero());
+  }
+  bool begun = false;
+  if (keys.begin < keys.end) pack_queries(h, b, first, count, width);
+  for (std::int64_t key = keys.begin / kForwardKeys * kForwardKeys; key < keys.end;
+       key += kForwardKeys) {
+    const FlashTile tile = {first, count, key, smaller(kForwardKeys, keys.end - key), width};
+    bool skip = false;
+    const TileMask mask = tile_mask(h, tile, b.bias, &skip);
+    if (skip) continue;
+    const std::int64_t row = key - packed;
+    pairs_by_columns(engine,
+                     {b.k + row * b.packed_words, b.packed_words, 1, b.q, width, b.scores, width,
+                      b.words, nullptr, nullptr, false},
+                     tile.keys, width, mask.of_key);
+    pair_weights(h, tile, mask, b, state);
+    const float* rescale = begun && !all_ones(state.rescale, width) ? state.rescale : nullptr;
+    const Product values = {
+        b.v + row / 2 * b.values,        kForwardKeys / 2, 1,       b.weights, width,  b.out, width,
+        engine_words<Engine>(tile.keys), nullptr,          nullptr, begun,     rescale};
+    // Behind the last key of the tile others may follow in the packed block.
+    const bool hides = mask.partial || tile.keys < kForwardKeys;
+    if (hides && b.finite[row / kForwardKeys] == 0)
+      pairs_selected(values, b.values, width / kLanes, true);
+    else
+      pairs_by_depth_of_columns(engine, values, h.value_size, width, mask.of_query);
+    begun = true;
+  }
+  if (!begun) return write_empty(h, first, count, b);
+  finish_softmax(h, first, count, state);
+  transpose_words({b.out, width, b.values, width}, b.rows, b.values);
+  write_narrow(b.rows, b.values, h, first, count, state.rescale);
+}
+
+// Queries [begin, end) of a head; begin is a multiple of the tile.
+template <class Engine>
+[[gnu::noinline]] static void pair_forward(const FlashHead& h, std::int64_t begin,
+                                           std::int64_t end) {
+  Engine engine;
+  const PairForwardBuffers b = pair_forward_buffers<Engine>(h);
+  RowRange keys = keys_of_queries(h, begin, end - begin);
+  keys.begin = keys.begin / kForwardKeys * kForwardKeys;
+  pack_keys(h, b, keys);
+  engine.begin();
+  for (std::int64_t first = begin; first < end; first += h.tile)
+    pair_forward_tile(engine, h, b, first, smaller(h.tile, end - first), keys.begin);
+  engine.end();
+}
+
+}  // namespace qkv::inline v0::kernels::QKV_ISA
