@@ -43,8 +43,9 @@ TEST(Cpu, the_environment_lowers_the_choice) {
   EXPECT_NE(run_self("amx").out.find(std::string("isa ") + isa_name(active_isa()) + ": "),
             std::string::npos);
   const testing::Finished bad = run_self("sse9");
-  EXPECT_NE(bad.err.find("expected QKV_MAX_ISA=generic, avx2, avx512, avx512_bf16 or amx, got 'sse9'"),
-            std::string::npos);
+  EXPECT_NE(
+      bad.err.find("expected QKV_MAX_ISA=generic, avx2, avx512, avx512_bf16 or amx, got 'sse9'"),
+      std::string::npos);
   EXPECT_NE(bad.status, 0);
 }
 

@@ -44,12 +44,12 @@ class EmulatedUnit {
 
  private:
   std::uint32_t word(int tile, int row, int column) const {
-    std::uint32_t bits;
+    std::uint32_t bits = 0;
     __builtin_memcpy(&bits, tiles_[tile] + 16 * row + column, sizeof(bits));
     return bits;
   }
   static float number(std::uint32_t bits) {
-    float x;
+    float x = 0;
     __builtin_memcpy(&x, &bits, sizeof(x));
     return x;
   }
