@@ -154,6 +154,30 @@ void add_bf16_cases(bool quick, std::vector<AttentionCase>& cases) {
       }
 }
 
+// One query of 32 heads against a cache of 8 key/value heads, beside reading as many bytes.
+void run_decode(DType dtype, std::int64_t keys, const SuiteOptions& options, const Emit& emit) {
+  constexpr std::int64_t kHeads = 32, kKvHeads = 8, kSize = 128;
+  const auto make = [&](const Shape& shape, std::uint64_t stream) {
+    return random_tensor(shape, options.seed, stream).to(dtype);
+  };
+  const ops::AttentionInput input{make({1, 1, kHeads, kSize}, 1),
+                                  make({1, keys, kKvHeads, kSize}, 2),
+                                  make({1, keys, kKvHeads, kSize}, 3)};
+  const auto bytes = static_cast<std::int64_t>(input.k.nbytes() + input.v.nbytes());
+  BandwidthProbe probe({.reads = 1}, bytes / 4);
+  const Measurement m = measure([&] { ops::attention(input, {}); }, probe, options.measure());
+  Record r;
+  r.name = fmt::format("attention/decode {} S={}", dtype_name(dtype), keys);
+  r.seconds = m.seconds;
+  r.work = static_cast<double>(bytes);
+  r.unit = "GB/s";
+  r.limit = "memory";
+  r.peak_share = r.rate() / m.peak;
+  r.runs = m.runs;
+  r.dropped = m.dropped;
+  emit(r);
+}
+
 std::vector<AttentionCase> built_in_cases(bool quick) {
   std::vector<AttentionCase> cases;
   const std::int64_t tokens = quick ? 512 : 4096;
@@ -223,6 +247,11 @@ void run_attention(const SuiteOptions& options, const Emit& emit) {
       options.shapes.empty() ? built_in_cases(options.quick) : cases_of_file(options.shapes);
   Probes probes;
   for (const AttentionCase& c : cases) run_case(c, options, probes, emit);
+  if (!options.shapes.empty()) return;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for (const std::int64_t keys : options.quick ? std::vector<std::int64_t>{512}
+                                                 : std::vector<std::int64_t>{4096, 8192, 32768})
+      run_decode(dtype, keys, options, emit);
 }
 
 }  // namespace qkv::inline v0::bench

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "qkv/dtype.h"
+
 #include "base/convert.h"
 #include "base/memory.h"
 #include "base/thread_pool.h"
@@ -27,7 +29,7 @@ constexpr std::int64_t kMostQueries = 8, kLeastKeys = 256;
 // where heads lie side by side in memory, pages are then read as wholes.
 constexpr std::int64_t kPartKeys = 128, kMostParts = 512;
 // Parts of a work item.
-constexpr std::int64_t kItemParts = 4;
+constexpr std::int64_t kItemParts = 2;
 // Up to so many rows a product by horizontal sums is cheaper.
 constexpr std::int64_t kDotRows = 8;
 
@@ -46,35 +48,18 @@ Parts parts_of(std::int64_t keys) {
 struct Rows {
   std::int64_t b, head, heads;
   std::int64_t result;  // where the partial results of its first part begin, in floats
+  std::int64_t query;   // likewise its packed queries
 };
 
 // One part's result: maxima, sums, then values; see FlashDecode.
 struct PartLayout {
   std::int64_t stride, value_width, rows;
-  std::int64_t size() const { return 2 * stride + rows * value_width; }
+  std::int64_t size() const { return 2 * stride + round_up(rows, 4) * value_width; }
 };
 template <class T>
 PartLayout layout_of(const AttentionProblem<T>& p, const Rows& r, std::int64_t lanes) {
   const std::int64_t rows = r.heads * p.queries.length(r.b);
   return {round_up(rows, lanes), round_up(p.value_size, lanes), rows};
-}
-
-// Heads that share a key/value head, as many as fit the lanes of a tile.
-template <class T>
-std::vector<Rows> rows_to_decode(const AttentionProblem<T>& p, std::int64_t lanes,
-                                 std::int64_t* total) {
-  std::vector<Rows> all;
-  *total = 0;
-  for (std::int64_t b = 0; b < p.batch; ++b) {
-    if (!is_decoded(p, b)) continue;
-    const std::int64_t most = kFlashQueries / p.queries.length(b), group = p.group();
-    for (std::int64_t kv = 0; kv < p.kv_heads; ++kv)
-      for (std::int64_t g = 0; g < group; g += most) {
-        all.push_back({b, kv * group + g, std::min(most, group - g), *total});
-        *total += parts_of(p.keys.length(b)).count * layout_of(p, all.back(), lanes).size();
-      }
-  }
-  return all;
 }
 
 // What FlashHead::bias_context points to here.
@@ -107,48 +92,132 @@ FlashBias fill_rows(const void* context, const FlashTile& tile, float* bias) {
   return hides ? FlashBias::kPartial : adds ? FlashBias::kAdded : FlashBias::kOpen;
 }
 
-// Scaled queries as the kernel wants them: rows in whole registers, or transposed.
+// Whether keys and values are read as they are stored, in bf16.
 template <class T>
-void pack_queries(const AttentionProblem<T>& p, const Rows& r, const FlashDecode& d, float scale,
+bool is_brain(const AttentionProblem<T>& p, const Rows& r, std::int64_t lanes) {
+  return std::is_same_v<T, BFloat16> && r.heads * p.queries.length(r.b) <= kDotRows &&
+         p.head_size % (2 * lanes) == 0 && p.value_size % (2 * lanes) == 0;
+}
+
+// Channel c of a row in fp32, for up to `depth` of them, to or from the order of brain_channel.
+template <class Move>
+void for_channels(std::int64_t depth, bool brain, std::int64_t lanes, const Move& move) {
+  if (!brain) {
+    for (std::int64_t c = 0; c < depth; ++c) move(c, c);
+    return;
+  }
+  for (std::int64_t first = 0; first < depth; first += 2 * lanes)
+    for (std::int64_t c = 0; c < lanes; ++c) {
+      move(first + 2 * c, first + c);
+      move(first + 2 * c + 1, first + lanes + c);
+    }
+}
+
+// Scaled queries as the kernel wants them: rows in whole registers, or transposed.
+struct QueryLayout {
+  bool transposed, brain;
+  std::int64_t tile, stride, floats;
+};
+template <class T>
+QueryLayout query_layout(const AttentionProblem<T>& p, const Rows& r, std::int64_t lanes) {
+  const std::int64_t rows = r.heads * p.queries.length(r.b);
+  QueryLayout q{rows > kDotRows, is_brain(p, r, lanes), 0, round_up(p.head_size, lanes), 0};
+  q.tile = round_up(rows, q.transposed ? lanes : 4);
+  q.floats = round_up(q.tile * (q.transposed ? p.head_size : q.stride), lanes);
+  return q;
+}
+template <class T>
+void pack_queries(const AttentionProblem<T>& p, const Rows& r, double scale, std::int64_t lanes,
                   float* to) {
-  const std::int64_t n = p.queries.length(r.b), width = d.transposed ? d.head.tile : d.q_stride;
-  std::fill_n(to, d.transposed ? p.head_size * width : round_up(d.rows, 4) * width, 0.0f);
-  for (std::int64_t row = 0; row < d.rows; ++row) {
+  const QueryLayout layout = query_layout(p, r, lanes);
+  const std::int64_t n = p.queries.length(r.b), rows = r.heads * n;
+  const auto factor = static_cast<float>(scale);
+  std::fill_n(to, layout.floats, 0.0f);
+  for (std::int64_t row = 0; row < rows; ++row) {
     const T* q = p.q.at(p.queries, r.b, r.head + row / n) + row % n * p.q.token_stride;
-    for (std::int64_t c = 0; c < p.head_size; ++c)
-      to[d.transposed ? c * width + row : row * width + c] =
-          from_double<float>(to_double(q[c])) * scale;
+    float* first = layout.transposed ? to + row : to + row * layout.stride;
+    const std::int64_t step = layout.transposed ? layout.tile : 1;
+    for_channels(p.head_size, layout.brain, lanes, [&](std::int64_t c, std::int64_t at) {
+      first[at * step] = from_double<float>(to_double(q[c])) * factor;
+    });
   }
 }
 
-// Rows [begin, end) of keys or values in fp32: where they are, or widened to `to`.
-FlashRows wide_rows(const FlashTable&, const float* data, std::int64_t stride, std::int64_t begin,
-                    std::int64_t, std::int64_t, float*) {
-  return {data + begin * stride, stride};
-}
+// Heads that share a key/value head, as many as fit the lanes of a tile. total: floats that they
+// need.
 template <class T>
-FlashRows wide_rows(const FlashTable& table, const T* data, std::int64_t stride, std::int64_t begin,
-                    std::int64_t end, std::int64_t depth, float* to) {
-  table.widen(narrow_rows(data + begin * stride, stride), end - begin, depth, to);
+std::vector<Rows> rows_to_decode(const AttentionProblem<T>& p, std::int64_t lanes,
+                                 std::int64_t* total) {
+  std::vector<Rows> all;
+  *total = 0;
+  for (std::int64_t b = 0; b < p.batch; ++b) {
+    if (!is_decoded(p, b)) continue;
+    const std::int64_t most = kFlashQueries / p.queries.length(b), group = p.group();
+    for (std::int64_t kv = 0; kv < p.kv_heads; ++kv)
+      for (std::int64_t g = 0; g < group; g += most) {
+        all.push_back({b, kv * group + g, std::min(most, group - g), *total, 0});
+        Rows& r = all.back();
+        *total += parts_of(p.keys.length(b)).count * layout_of(p, r, lanes).size();
+        r.query = *total;
+        *total += query_layout(p, r, lanes).floats;
+      }
+  }
+  return all;
+}
+
+// Keys of a part that any of the queries sees by window and causal.
+template <class T>
+FlashRange keys_of_part(const AttentionProblem<T>& p, const Rows& r, std::int64_t part) {
+  const Parts parts = parts_of(p.keys.length(r.b));
+  const std::int64_t begin = std::max(part * parts.size, p.key_begin(r.b, 0));
+  const std::int64_t end = p.key_end(r.b, p.queries.length(r.b) - 1);
+  return {begin, std::max(begin, std::min((part + 1) * parts.size, end))};
+}
+
+// Rows of keys or values from `begin` on.
+template <class T>
+DecodeRows stored_rows(const AttentionProblem<T>& p, const AttentionOperand<const T>& operand,
+                       const Rows& r, std::int64_t begin) {
+  return {operand.at(p.keys, r.b, r.head / p.group()) + begin * operand.token_stride,
+          operand.token_stride};
+}
+// The same widened to fp32, in `to`.
+template <class T>
+DecodeRows wide_rows(const FlashTable& table, const DecodeRows& stored, std::int64_t count,
+                     std::int64_t depth, float* to) {
+  if constexpr (!std::is_same_v<T, float>)
+    table.widen(narrow_rows(static_cast<const T*>(stored.data), stored.stride), count, depth, to);
   return {to, depth};
 }
 
+std::int64_t bytes_between(const DecodeRows& from, const DecodeRows& to) {
+  return reinterpret_cast<std::intptr_t>(to.data) - reinterpret_cast<std::intptr_t>(from.data);
+}
+
+// Rows and part that are worked on together.
+struct Unit {
+  const Rows* rows;
+  std::int64_t part;
+};
+
+// next: whose keys and values are fetched meanwhile; no rows: nobody's.
 template <class T>
-void decode_part(const FlashTable& table, const AttentionProblem<T>& p, const Rows& r,
-                 std::int64_t part, float* results) {
-  const std::int64_t kv = r.head / p.group(), n = p.queries.length(r.b);
+void decode_part(const FlashTable& table, const AttentionProblem<T>& p, const Unit& unit,
+                 const Unit& next, float* memory) {
+  const Rows& r = *unit.rows;
+  const std::int64_t n = p.queries.length(r.b);
   const PartLayout layout = layout_of(p, r, table.lanes);
-  const Parts parts = parts_of(p.keys.length(r.b));
-  float* result = results + r.result + part * layout.size();
-  // Keys that any of the queries sees by window and causal.
-  const std::int64_t begin = std::max(part * parts.size, p.key_begin(r.b, 0));
-  const std::int64_t end =
-      std::max(begin, std::min((part + 1) * parts.size, p.key_end(r.b, n - 1)));
+  float* result = memory + r.result + unit.part * layout.size();
+  const FlashRange keys = keys_of_part(p, r, unit.part);
+  const std::int64_t count = keys.end - keys.begin;
 
   FlashDecode d{};
   d.rows = layout.rows;
-  d.transposed = layout.rows > kDotRows;
-  d.q_stride = round_up(p.head_size, table.lanes);
+  const QueryLayout queries = query_layout(p, r, table.lanes);
+  d.transposed = queries.transposed;
+  d.brain = queries.brain;
+  d.q_stride = queries.stride;
+  d.q = memory + r.query;
   d.maximum = result;
   d.sum = result + layout.stride;
   d.out = result + 2 * layout.stride;
@@ -156,7 +225,7 @@ void decode_part(const FlashTable& table, const AttentionProblem<T>& p, const Ro
   head.left = head.right = -1;  // the bias tile knows
   head.head_size = p.head_size;
   head.value_size = p.value_size;
-  head.tile = layout.stride;
+  head.tile = queries.tile;
   set_scales(head, p.scale, p.softcap, 0);  // likewise the slopes
   const AttentionWindow band = {p.mask.left, p.mask.right};
   DecodeContext context{{&p.mask, r.b, r.head, p.keys.length(r.b) - n, nullptr}, r.heads, n};
@@ -164,24 +233,25 @@ void decode_part(const FlashTable& table, const AttentionProblem<T>& p, const Ro
   context.first.with_slopes = p.mask.slopes != nullptr;
   head.fill_bias = fill_rows;
   head.bias_context = &context;
-  const std::int64_t queries =
-      d.transposed ? p.head_size * layout.stride : round_up(d.rows, 4) * d.q_stride;
-  const std::int64_t widened =
-      std::is_same_v<T, float> ? 0 : (end - begin) * (p.head_size + p.value_size);
-  float* scratch = thread_scratch_of<float>(
-      static_cast<std::size_t>(queries + widened +
-                               kDecodeKeys * (2 * layout.stride + layout.value_width)),
+  const bool stored = std::is_same_v<T, float> || d.brain;
+  const std::int64_t buffers =
+      kDecodeKeys * (2 * std::max(head.tile, table.lanes) + layout.value_width);
+  head.scratch = thread_scratch_of<float>(
+      static_cast<std::size_t>(buffers + (stored ? 0 : count * (p.head_size + p.value_size))),
       kScratchSlot);
-  pack_queries(p, r, d, head.query_scale, scratch);
-  d.q = scratch;
-  head.scratch = scratch + queries;
-  float* wide = head.scratch + kDecodeKeys * (2 * layout.stride + layout.value_width);
-  head.k =
-      wide_rows(table, p.k.at(p.keys, r.b, kv), p.k.token_stride, begin, end, p.head_size, wide);
-  head.v = wide_rows(table, p.v.at(p.keys, r.b, kv), p.v.token_stride, begin, end, p.value_size,
-                     wide + (end - begin) * p.head_size);
-  d.first_key = begin;
-  table.decode(d, begin, end);
+  d.k = stored_rows(p, p.k, r, keys.begin);
+  d.v = stored_rows(p, p.v, r, keys.begin);
+  if (!stored) {
+    float* wide = head.scratch + buffers;
+    d.k = wide_rows<T>(table, d.k, count, p.head_size, wide);
+    d.v = wide_rows<T>(table, d.v, count, p.value_size, wide + count * p.head_size);
+  } else if (next.rows != nullptr) {
+    const FlashRange ahead = keys_of_part(p, *next.rows, next.part);
+    d.ahead_k = bytes_between(d.k, stored_rows(p, p.k, *next.rows, ahead.begin));
+    d.ahead_v = bytes_between(d.v, stored_rows(p, p.v, *next.rows, ahead.begin));
+  }
+  d.first_key = keys.begin;
+  table.decode(d, keys.begin, keys.end);
 }
 
 // out and lse of one row from its parts in order.
@@ -212,8 +282,9 @@ void join_parts(const AttentionProblem<T>& p, const Rows& r, std::int64_t row, s
   p.lse_at(r.b, h)[i] =
       sum == 0 ? -kInfinity : static_cast<float>((largest + std::log2(sum)) * kLn2);
   const auto inverse = sum == 0 ? 0.0f : static_cast<float>(1 / sum);
-  for (std::int64_t c = 0; c < p.value_size; ++c)
-    to[c] = from_double<T>(static_cast<double>(out[c] * inverse));
+  for_channels(p.value_size, is_brain(p, r, lanes), lanes, [&](std::int64_t c, std::int64_t at) {
+    to[c] = from_double<T>(static_cast<double>(out[at] * inverse));
+  });
 }
 
 }  // namespace
@@ -255,11 +326,21 @@ void decode_forward(const FlashTable& table, const AttentionProblem<T>& p) {
       results.push_back({r, r + 1, 0, layout_of(p, rows[r], table.lanes).rows});
   }
   const Workspace<float> memory(total);
+  FlashHead scales{};
+  set_scales(scales, p.scale, p.softcap, 0);
+  for (const Rows& r : rows)
+    pack_queries(p, r, scales.query_scale, table.lanes, memory.data() + r.query);
   parallel_for(static_cast<std::int64_t>(items.size()), [&](std::int64_t at) {
     const Item& item = items[static_cast<std::size_t>(at)];
     for (std::int64_t part = item.begin; part < item.end; ++part)
-      for (std::size_t r = item.first; r < item.last; ++r)
-        decode_part(table, p, rows[r], part, memory.data());
+      for (std::size_t r = item.first; r < item.last; ++r) {
+        Unit next{nullptr, 0};
+        if (r + 1 < item.last)
+          next = {&rows[r + 1], part};
+        else if (part + 1 < item.end)
+          next = {&rows[item.first], part + 1};
+        decode_part(table, p, {&rows[r], part}, next, memory.data());
+      }
   });
   parallel_for(static_cast<std::int64_t>(results.size()), [&](std::int64_t at) {
     const Item& item = results[static_cast<std::size_t>(at)];

@@ -96,16 +96,30 @@ struct FlashTile {
   std::int64_t stride;  // of the rows (keys) of a tile buffer, in floats
 };
 
-// Few queries of the heads that share a key/value head: the rows of one tile.
+// Rows of fp32 or bf16; the stride in elements.
+struct DecodeRows {
+  const void* data;
+  std::int64_t stride;
+};
+
+// Few queries of the heads that share a key/value head: the rows of one tile. Either `transposed`:
+// q is [D][tile] with a tile of whole registers, or up to eight rows: q is [tile][q_stride], zeros
+// behind rows and D, with a tile of four or eight.
 struct FlashDecode {
-  FlashHead head;  // k, v, sizes, softcap, bias; tile: lanes of the rows; scratch: behind q
+  FlashHead head;  // sizes, softcap, bias, tile; scratch: behind q
   std::int64_t rows;
-  bool transposed;         // q is [D][tile]; else [rows to whole fours][q_stride], zeros behind D
-  std::int64_t q_stride;   // D in whole registers
-  const float* q;          // times query_scale
+  bool transposed;
+  // k and v are bf16, D and Dv whole pairs of registers; not transposed. In every two
+  // registers of q and out the even channels then stand before the odd ones.
+  bool brain;
+  std::int64_t q_stride;  // D in whole registers
+  const float* q;         // times query_scale
+  DecodeRows k, v;
   std::int64_t first_key;  // of the first row of k and v
-  float *maximum, *sum;    // results: of every row (log2 domain), [tile] each
-  float* out;              // [rows][Dv in whole registers], times sum
+  // Bytes from k and v to the rows that are read after these, to be fetched meanwhile; 0: none.
+  std::int64_t ahead_k, ahead_v;
+  float *maximum, *sum;  // results: of every row (log2 domain)
+  float* out;            // [rows in whole fours][Dv in whole registers], times sum
 };
 
 // What an instruction set provides.
