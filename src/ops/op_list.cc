@@ -9,6 +9,12 @@ namespace {
 
 constexpr OpInfo kOps[] = {
     {"linear", "linear.h", "gemm.cc", "linear_backward", "", "y = activation(x w^T + b)"},
+    {"quantized_linear", "quantized.h", "quantized.cc", "", "a quantised weight is not trained",
+     "y = activation(x w^T + b) with w in blocks, bf16 or fp16"},
+    {"quantized_embedding", "quantized.h", "quantized.cc", "", "a quantised table is not trained",
+     "rows of a quantised table by id"},
+    {"dequantize", "quantized.h", "quantized.cc", "", "a change of the stored type alone",
+     "blocks as fp32"},
     {"activate", "activation.h", "activation.cc", "activate_backward", "",
      "elementwise activations and gated pairs"},
     {"norm", "norm.h", "norm.cc", "norm_backward", "", "LayerNorm and RMSNorm over rows"},

@@ -1,13 +1,16 @@
 // The cases of all ops but attention.
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
+#include "base/convert.h"
 #include "ops/activation.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/optimizer.h"
 #include "ops/pooling.h"
+#include "ops/quantized.h"
 #include "ops/rope.h"
 #include "ops/softmax.h"
 #include "support/op_case.h"
@@ -417,6 +420,104 @@ OpCase sgd_case() {
   return c;
 }
 
+// Random blocks [rows, columns] with scales that are finite: their bytes, as a tensor of bytes.
+constexpr BlockType kAllBlocks[] = {BlockType::kQ40, BlockType::kQ41, BlockType::kQ50,
+                                    BlockType::kQ51, BlockType::kQ80, BlockType::kQ4K,
+                                    BlockType::kQ5K, BlockType::kQ6K};
+BlockTensor random_blocks(BlockType type, std::int64_t rows, std::int64_t blocks, Random& r) {
+  const BlockLayout layout = block_layout(type);
+  BlockTensor w{type,
+                {rows, blocks * layout.elements},
+                Tensor::empty({rows, blocks * layout.bytes}, DType::kUInt8)};
+  auto* bytes = w.bytes.data<std::uint8_t>();
+  for (std::int64_t i = 0; i < w.bytes.numel(); ++i)
+    bytes[i] = static_cast<std::uint8_t>(r.below(256));
+  const bool two = type == BlockType::kQ41 || type == BlockType::kQ51 || type == BlockType::kQ4K ||
+                   type == BlockType::kQ5K;
+  for (std::int64_t b = 0; b < rows * blocks; ++b) {
+    std::uint8_t* block = bytes + b * layout.bytes + (type == BlockType::kQ6K ? 208 : 0);
+    for (int i = 0; i < (two ? 2 : 1); ++i) {
+      const Float16 scale = to_float16(static_cast<float>(r.normal()) / 64);
+      std::memcpy(block + 2 * i, &scale, sizeof(scale));
+    }
+  }
+  return w;
+}
+
+// x [rows, K], w [width, K] in the type, K: `extra` blocks. x is what the dtype of the case is.
+OpCase quantized_case(BlockType type) {
+  OpCase c;
+  c.op = "quantized_linear";
+  c.variant = block_layout(type).name;
+  c.parity = {{1, 2, 1},  {2, 7, 1}, {3, 8, 2},  {4, 33, 3},
+              {7, 66, 1}, {8, 5, 2}, {9, 70, 1}, {150, 66, 2}};
+  c.gradient = {5, 6, 1};
+  c.speed = {1, 4096, 4096 / block_layout(type).elements};
+  c.tolerance = 5e-6;
+  c.no_gradient = "a quantised weight is not trained";
+  const auto depth = [type](OpShape s) { return s.extra * block_layout(type).elements; };
+  c.flops = [=](OpShape s) { return 2.0 * static_cast<double>(s.rows * s.width * depth(s)); };
+  c.bytes = [=](OpShape s) {
+    return static_cast<double>(s.width * s.extra * block_layout(type).bytes);
+  };
+  c.inputs = [=](OpShape s, DType dtype, Random& r) {
+    return Tensors{random_normal({s.rows, depth(s)}, DType::kFloat32, r).to(dtype),
+                   random_blocks(type, s.width, s.extra, r).bytes,
+                   random_normal({s.width}, DType::kFloat32, r)};
+  };
+  c.forward = [=](OpShape s, const Tensors& in) {
+    const ops::QuantizedWeight w(BlockTensor{type, {s.width, depth(s)}, in[1]});
+    return Tensors{ops::quantized_linear(in[0].to(DType::kFloat32), w, in[2])};
+  };
+  return c;
+}
+
+// The same with plain numbers; K is `extra`.
+OpCase stored_case(DType stored) {
+  OpCase c = quantized_case(BlockType::kQ80);
+  c.variant = dtype_name(stored);
+  c.parity = {{1, 2, 1},    {1, 33, 16}, {2, 7, 31},  {3, 8, 33},
+              {4, 33, 100}, {8, 5, 64},  {9, 70, 65}, {150, 66, 40}};
+  c.gradient = {5, 6, 40};
+  c.speed = {1, 4096, 4096};
+  c.flops = [](OpShape s) { return 2.0 * static_cast<double>(s.rows * s.width * s.extra); };
+  c.bytes = [=](OpShape s) { return static_cast<double>(s.width * s.extra * 2); };
+  c.inputs = [=](OpShape s, DType dtype, Random& r) {
+    return Tensors{random_normal({s.rows, s.extra}, DType::kFloat32, r).to(dtype),
+                   random_normal({s.width, s.extra}, DType::kFloat32, r).to(stored),
+                   random_normal({s.width}, DType::kFloat32, r)};
+  };
+  c.forward = [](OpShape, const Tensors& in) {
+    return Tensors{
+        ops::quantized_linear(in[0].to(DType::kFloat32), ops::QuantizedWeight(in[1]), in[2])};
+  };
+  return c;
+}
+
+OpCase quantized_embedding_case() {
+  OpCase c = quantized_case(BlockType::kQ41);
+  c.op = "quantized_embedding";
+  c.no_gradient = "a quantised table is not trained";
+  c.tolerance = 1e-6;
+  c.forward = [](OpShape s, const Tensors& in) {
+    const ops::QuantizedWeight w(BlockTensor{BlockType::kQ41, {s.width, s.extra * 32}, in[1]});
+    return Tensors{ops::quantized_embedding(w, some_ids(s.rows, s.width))};
+  };
+  return c;
+}
+
+OpCase dequantize_case(BlockType type) {
+  OpCase c = quantized_case(type);
+  c.op = "dequantize";
+  c.no_gradient = "a change of the stored type alone";
+  c.tolerance = 1e-6;
+  c.forward = [=](OpShape s, const Tensors& in) {
+    return Tensors{ops::dequantize(
+        BlockTensor{type, {s.width, s.extra * block_layout(type).elements}, in[1]})};
+  };
+  return c;
+}
+
 }  // namespace
 
 const std::vector<OpCase>& op_cases() {
@@ -451,6 +552,13 @@ const std::vector<OpCase>& op_cases() {
     all.push_back(find_non_finite_case());
     all.push_back(adamw_case());
     all.push_back(sgd_case());
+    for (const BlockType type : kAllBlocks) {
+      all.push_back(quantized_case(type));
+      all.push_back(dequantize_case(type));
+    }
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16})
+      all.push_back(stored_case(dtype));
+    all.push_back(quantized_embedding_case());
     for (OpCase& c : attention_op_cases()) all.push_back(std::move(c));
     return all;
   }();

@@ -1,8 +1,10 @@
 #include "kernels/reference/quantized.h"
 
 #include <cstring>
+#include <vector>
 
 #include "base/convert.h"
+#include "kernels/quantized.h"
 
 namespace qkv::inline v0::kernels::reference {
 namespace {
@@ -104,7 +106,47 @@ void one_block(BlockType type, const std::uint8_t* block, float* y) {
   }
 }
 
+float plain_element(RowType type, const std::uint8_t* row, std::int64_t i) {
+  if (type == RowType::kFloat16) return half_at(row + 2 * i);
+  if (type == RowType::kFloat32) {
+    float x = 0;
+    std::memcpy(&x, row + 4 * i, sizeof(x));
+    return x;
+  }
+  BFloat16 x;
+  std::memcpy(&x.bits, row + 2 * i, sizeof(x.bits));
+  return to_float(x);
+}
+
+void unpack(const StoredRows& w, const float* /*halves*/, float* y) {
+  for (std::int64_t r = 0; r < w.n; ++r) {
+    const std::uint8_t* row = w.data + r * w.stride;
+    if (is_block_type(w.type)) {
+      dequantize(static_cast<BlockType>(w.type), row, w.k, y + r * w.k);
+      continue;
+    }
+    for (std::int64_t i = 0; i < w.k; ++i) y[r * w.k + i] = plain_element(w.type, row, i);
+  }
+}
+
+// Every element is one sum in double, in the order of k.
+void multiply(const FewRowsProduct& p) {
+  std::vector<float> row(static_cast<std::size_t>(p.w.k));
+  for (std::int64_t n = 0; n < p.w.n; ++n) {
+    unpack({p.w.type, p.w.data + n * p.w.stride, p.w.stride, 1, p.w.k}, p.halves, row.data());
+    for (std::int64_t m = 0; m < p.m; ++m) {
+      double sum = p.bias != nullptr ? static_cast<double>(p.bias[n]) : 0;
+      for (std::int64_t i = 0; i < p.w.k; ++i)
+        sum += static_cast<double>(row[static_cast<std::size_t>(i)]) *
+               static_cast<double>(p.x[m * p.ldx + i]);
+      p.y[m * p.ldy + n] = static_cast<float>(sum);
+    }
+  }
+}
+
 }  // namespace
+
+const QuantizedKernels kQuantized = {multiply, unpack};
 
 void dequantize(BlockType type, const std::uint8_t* blocks, std::int64_t n, float* y) {
   const BlockLayout layout = block_layout(type);
