@@ -115,7 +115,7 @@ void add_bench(CLI::App& app, Globals& globals) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* verb = app.add_subcommand("bench", "timings, as shares of the machine's measured peak");
   verb->add_option("NAME", options->names,
-                   "attention, gemm, linear, elementwise, encode, train (default: all)");
+                   "attention, gemm, linear, quantized, elementwise, encode, train (default: all)");
   verb->add_option("--out", options->out, "folder for NAME.json and NAME.svg");
   verb->add_flag("--quick", options->quick, "few shapes and short runs, to see that it works");
   verb->add_option("--shapes", options->shapes,

@@ -22,6 +22,7 @@ constexpr std::array kSuites = {
     Suite{"attention", "Attention", "tokens per sequence", run_attention},
     Suite{"gemm", "Matrix products on one thread, fp32", "rows and columns", run_gemm},
     Suite{"linear", "Linear layers, fp32", "rows (tokens)", run_linear},
+    Suite{"quantized", "Products with stored weights, fp32 activations", "", run_quantized},
     Suite{"elementwise", "Passes over memory, fp32", "", run_elementwise},
     Suite{"encode", "Encoding texts of mixed lengths, fp32", "", run_encode},
     Suite{"train", "Training an encoder classifier, fp32", "", run_train},

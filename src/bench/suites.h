@@ -38,6 +38,7 @@ const Suite& find_suite(std::string_view name);
 void run_attention(const SuiteOptions& options, const Emit& emit);
 void run_gemm(const SuiteOptions& options, const Emit& emit);
 void run_linear(const SuiteOptions& options, const Emit& emit);
+void run_quantized(const SuiteOptions& options, const Emit& emit);
 void run_elementwise(const SuiteOptions& options, const Emit& emit);
 void run_encode(const SuiteOptions& options, const Emit& emit);
 void run_train(const SuiteOptions& options, const Emit& emit);

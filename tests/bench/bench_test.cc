@@ -99,13 +99,15 @@ TEST(Record, json_has_the_promised_keys) {
 }
 
 TEST(Suites, names_are_known_and_wrong_ones_refused) {
-  for (const char* name : {"attention", "gemm", "linear", "elementwise", "encode", "train"})
+  for (const char* name :
+       {"attention", "gemm", "linear", "quantized", "elementwise", "encode", "train"})
     EXPECT_STREQ(find_suite(name).name, name);
   EXPECT_THROW(find_suite("atention"), ArgumentError);
 }
 
 TEST(Suites, quick_runs_give_sound_records_and_plots) {
-  for (const char* name : {"attention", "gemm", "linear", "elementwise", "encode", "train"}) {
+  for (const char* name :
+       {"attention", "gemm", "linear", "quantized", "elementwise", "encode", "train"}) {
     const Suite& suite = find_suite(name);
     SuiteOptions options;
     options.quick = true;
