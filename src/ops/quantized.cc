@@ -182,7 +182,7 @@ Tensor activated(const Tensor& product, Activation activation) {
     return is_gated(activation) ? Tensor::empty({0, product.dim(1) / 2}) : product;
   const std::int64_t width = product.dim(1);
   const bool gated = is_gated(activation);
-  const Tensor y = gated ? Tensor::empty({product.dim(0), width / 2}) : product;
+  Tensor y = gated ? Tensor::empty({product.dim(0), width / 2}) : product;
   const std::int64_t out = y.dim(1);
   constexpr std::int64_t kRows = 16;
   parallel_chunks(product.dim(0), kRows, [&](std::int64_t begin, std::int64_t end) {
@@ -273,7 +273,7 @@ Tensor quantized_linear(const Tensor& x, const QuantizedWeight& w, const Tensor&
 
 Tensor quantized_embedding(const QuantizedWeight& table, std::span<const std::int32_t> ids) {
   require<ShapeError>(table.rows() > 0, "quantized_embedding", "expected a table, got none");
-  const Tensor y = Tensor::empty({static_cast<std::int64_t>(ids.size()), table.columns()});
+  Tensor y = Tensor::empty({static_cast<std::int64_t>(ids.size()), table.columns()});
   for (const std::int32_t id : ids)
     require<ArgumentError>(id >= 0 && id < table.rows(), "quantized_embedding",
                            "expected ids from 0 to {}, got {}", table.rows() - 1, id);
@@ -290,7 +290,7 @@ Tensor quantized_embedding(const QuantizedWeight& table, std::span<const std::in
 Tensor dequantize(const BlockTensor& w) {
   const Shape flat{w.bytes.dim(0), w.shape[w.shape.rank() - 1]};
   const QuantizedWeight weight(BlockTensor{w.type, flat, w.bytes});
-  const Tensor y = Tensor::empty(w.shape);
+  Tensor y = Tensor::empty(w.shape);
   parallel_chunks(weight.rows(), kPanelColumns, [&](std::int64_t begin, std::int64_t end) {
     widen(weight, begin, end, y.data<float>() + begin * weight.columns());
   });
