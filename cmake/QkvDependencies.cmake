@@ -3,6 +3,7 @@ find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 
 # Only for building qkv itself.
 if(TARGET qkv_flags)
@@ -15,5 +16,4 @@ endif()
 if(QKV_BUILD_TESTS)
   find_package(GTest REQUIRED)
   find_package(rapidcheck REQUIRED)
-  pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 endif()

@@ -19,7 +19,29 @@ struct Encoding {
   std::vector<std::int32_t> ids;
   std::vector<std::string> tokens;  // pieces as in the vocabulary
   std::vector<std::pair<std::int64_t, std::int64_t>>
-      offsets;  // [start, end) in characters of the original text; (0, 0) for added specials
+      offsets;  // [start, end) in characters of the text it came from; (0, 0) for added specials
+  std::vector<std::int32_t> type_ids;        // as the tokenizer's post-processor says, else 0 and 1
+  std::vector<std::int32_t> sequence_ids;    // 0: of the first text, 1: of the second, -1: neither
+  std::vector<std::int32_t> attention_mask;  // 0 for padding, else 1
+  std::vector<Encoding> overflowing;  // what truncation cut off, as further windows of the text
+};
+
+// Which text of a pair is cut: the longer one until both are equally long, or always the same one.
+enum class TruncationStrategy { kLongestFirst, kOnlyFirst, kOnlySecond };
+
+struct Truncation {
+  std::int64_t max_length = 512;  // tokens, special ones included
+  std::int64_t stride = 0;        // tokens that a window repeats of the one before
+  TruncationStrategy strategy = TruncationStrategy::kLongestFirst;
+  bool left = false;  // keep the end of the text, not its beginning
+};
+
+struct Padding {
+  std::int64_t length = 0;       // 0: as long as the longest of the batch
+  std::int64_t multiple_of = 0;  // round the length up; 0: do not
+  bool left = false;
+  std::int32_t id = 0, type_id = 0;
+  std::string token = "[PAD]";
 };
 
 struct EncodeOptions {
@@ -27,7 +49,10 @@ struct EncodeOptions {
       true;  // [CLS] ... [SEP] and the like, as the tokenizer's post-processor says
   bool parse_special =
       true;  // special tokens written in the text become their ids; false: plain text
-  bool with_pieces = true;  // fill tokens and offsets, not only ids
+  bool with_pieces = true;       // fill tokens and offsets too
+  bool replace_invalid = false;  // one U+FFFD for each maximal invalid part, not an error
+  std::optional<Truncation> truncation;
+  std::optional<Padding> padding;
 };
 
 enum class TokenizerKind { kChar, kBpe, kWordPiece };
@@ -43,21 +68,32 @@ struct TokenizerOptions {
 
 // Immutable after construction; encode and decode are thread-safe.
 // Errors: DataError for text that is not UTF-8 (with the byte's position), ModelError for bad
-// files, ArgumentError for ids outside the vocabulary in decode.
+// files, ArgumentError for ids outside the vocabulary in decode and for a truncation that leaves no
+// room for the text or whose stride is not below that room.
 class QKV_API Tokenizer {
  public:
-  // From tokenizer.json in a folder (or that file itself).
+  // From tokenizer.json in a folder (or that file itself); without one, from a SentencePiece
+  // .model, vocab.json with merges.txt, or vocab.txt.
   static Tokenizer load(const std::filesystem::path& folder);
   // Learns a vocabulary. Deterministic. Special tokens [PAD] [UNK] [CLS] [SEP] [MASK] get ids 0..4.
   static Tokenizer train(std::span<const std::string> texts, const TokenizerOptions& options);
   void save(const std::filesystem::path& folder) const;  // tokenizer.json and tokenizer_config.json
 
   Encoding encode(std::string_view text, const EncodeOptions& options = {}) const;
+  Encoding encode_pair(std::string_view first, std::string_view second,
+                       const EncodeOptions& options = {}) const;
+  // Each text as encode does it, in parallel; padded to one length where that is asked for.
+  std::vector<Encoding> encode_batch(std::span<const std::string> texts,
+                                     const EncodeOptions& options = {}) const;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens = true) const;
 
   std::int64_t vocab_size() const;
   std::optional<std::int32_t> token_id(std::string_view token) const;
   const std::string& token(std::int32_t id) const;  // ArgumentError outside the vocabulary
+  // The settings of the file, which encode does not use unless they are put into its options.
+  const std::optional<Truncation>& truncation() const;
+  const std::optional<Padding>& padding() const;
+
   // Ids of "pad", "unk", "cls", "sep", "mask" where the tokenizer has them.
   std::optional<std::int32_t> special_id(std::string_view role) const;
 

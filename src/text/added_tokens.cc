@@ -21,26 +21,6 @@ bool stands_alone(std::string_view text, std::size_t begin, std::size_t end) {
          (end == text.size() || !is_word_char(char_at(text, end)));
 }
 
-std::size_t skip_blanks_back(std::string_view text, std::size_t at) {
-  while (at > 0) {
-    const char32_t c = char_before(text, at);
-    if (!is_white_space(c)) break;
-    do {
-      --at;
-    } while ((static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
-  }
-  return at;
-}
-
-std::size_t skip_blanks(std::string_view text, std::size_t at) {
-  while (at < text.size()) {
-    std::size_t next = at;
-    if (!is_white_space(next_char(text, next))) break;
-    at = next;
-  }
-  return at;
-}
-
 }  // namespace
 
 std::vector<AddedToken> parse_added_tokens(const Json& json) {
@@ -135,8 +115,8 @@ void AddedTokenFinder::split(std::string_view text, bool parse_special,
     std::size_t begin = at, end = at + match.size;
     at = end;
     if (token.single_word && !stands_alone(text, begin, end)) continue;
-    if (token.lstrip) begin = std::max(open, skip_blanks_back(text, begin));
-    if (token.rstrip) end = skip_blanks(text, end);
+    if (token.lstrip) begin = std::max(open, skip_white_space_back(text, begin));
+    if (token.rstrip) end = skip_white_space(text, end);
     begin = std::max(begin, open);
     add(-1, open, begin);
     add(token.id, begin, end);

@@ -6,10 +6,12 @@
 #include <optional>
 #include <queue>
 #include <span>
-#include <unordered_map>
 
 #include "base/check.h"
+#include "text/decoder.h"
 #include "text/flat_map.h"
+#include "text/json_fields.h"
+#include "text/piece_table.h"
 #include "text/token_model.h"
 #include "text/unicode.h"
 
@@ -36,7 +38,12 @@ struct BpeParts {
   bool any_merge = false;
   std::optional<std::int32_t> unknown;
   bool fuse_unknown = false;
-  std::unordered_map<std::string, std::int32_t> whole_words;  // filled only for ignore_merges
+  bool byte_fallback = false;
+  std::array<std::int32_t, 256> fallback_ids{};  // of "<0x00>" and so on; -1: none
+  std::string prefix, suffix;                    // of characters inside a word; of the last one
+  PieceTable tokens;                             // filled only for a prefix or suffix
+  PieceTable whole_words;                        // filled only for ignore_merges
+  bool ignore_merges = false;
 };
 
 class Bpe : public TokenModel {
@@ -44,10 +51,9 @@ class Bpe : public TokenModel {
   explicit Bpe(BpeParts parts) : parts_(std::move(parts)) {}
 
   void tokenize(std::string_view word, std::vector<Piece>& pieces) const override {
-    if (!parts_.whole_words.empty()) {
-      const auto found = parts_.whole_words.find(std::string(word));
-      if (found != parts_.whole_words.end()) {
-        pieces.push_back({found->second, {0, static_cast<std::uint32_t>(word.size())}});
+    if (parts_.ignore_merges) {
+      if (const std::int32_t id = parts_.whole_words.find(word); id >= 0) {
+        pieces.push_back({id, {0, static_cast<std::uint32_t>(word.size())}});
         return;
       }
     }
@@ -87,16 +93,41 @@ class Bpe : public TokenModel {
 
   void append_chars(std::string_view word, std::vector<Piece>& pieces) const {
     const std::size_t first = pieces.size();
+    const bool affixed = !parts_.prefix.empty() || !parts_.suffix.empty();
     for (std::size_t at = 0; at < word.size();) {
       const auto begin = static_cast<std::uint32_t>(at);
-      const std::int32_t* id = parts_.char_ids.find(next_char(word, at));
+      const char32_t c = next_char(word, at);
       const Span span{begin, static_cast<std::uint32_t>(at)};
-      if (id != nullptr) {
-        pieces.push_back({*id, span});
-      } else {
+      const std::int32_t id = affixed ? affixed_id(word, span) : char_id(c);
+      if (id >= 0) {
+        pieces.push_back({id, span});
+      } else if (!parts_.byte_fallback || !append_fallback(word, span, pieces)) {
         append_unknown(span, pieces, first);
       }
     }
+  }
+
+  std::int32_t char_id(char32_t c) const {
+    const std::int32_t* id = parts_.char_ids.find(c);
+    return id == nullptr ? -1 : *id;
+  }
+
+  std::int32_t affixed_id(std::string_view word, Span span) const {
+    std::string text(word.substr(span.begin, span.end - span.begin));
+    if (span.begin > 0) text.insert(0, parts_.prefix);
+    if (span.end == word.size()) text += parts_.suffix;
+    return parts_.tokens.find(text);
+  }
+
+  bool append_fallback(std::string_view word, Span span, std::vector<Piece>& pieces) const {
+    const auto id_of = [&](std::uint32_t i) {
+      return parts_.fallback_ids[static_cast<unsigned char>(word[i])];
+    };
+    for (std::uint32_t i = span.begin; i < span.end; ++i) {
+      if (id_of(i) < 0) return false;
+    }
+    for (std::uint32_t i = span.begin; i < span.end; ++i) pieces.push_back({id_of(i), {i, i + 1}});
+    return true;
   }
 
   Merge merge_of(const Piece& left, const Piece& right) const {
@@ -179,88 +210,118 @@ class Bpe : public TokenModel {
 };
 
 // A merge of tokenizer.json: ["a", "b"], or "a b" in older files.
-std::pair<std::string, std::string> parse_merge(const Json& json) {
+std::pair<std::string_view, std::string_view> parse_merge(const Json& json) {
   if (json.is_array()) {
     require<ModelError>(json.size() == 2, "tokenizer", "expected merges of two pieces, got {}",
                         json.size());
     return {json.at(std::size_t{0}).as_string(), json.at(1).as_string()};
   }
-  const std::string& text = json.as_string();
+  const std::string_view text = json.as_string();
   const std::size_t space = text.find(' ');
-  require<ModelError>(space != std::string::npos && text.find(' ', space + 1) == std::string::npos,
-                      "tokenizer",
+  require<ModelError>(space != text.npos && text.find(' ', space + 1) == text.npos, "tokenizer",
                       "expected a merge of two pieces with a space between them, got '{}'", text);
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
-// Options of the format that change the result and are not known here.
-void refuse_unknown_options(const Json& json) {
-  for (const char* key :
-       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
-    const Json* value = json.find(key);
-    const bool off = value == nullptr || value->is_null() ||
-                     (value->is_bool() && !value->as_bool()) ||
-                     (value->is_string() && value->as_string().empty());
-    require<UnsupportedError>(off, "tokenizer", "expected a BPE model without {}, got {}", key,
-                              value == nullptr ? "" : value->dump());
-  }
-}
-
-bool is_set(const Json& json, const char* key) {
-  const Json* value = json.find(key);
-  return value != nullptr && !value->is_null() && value->as_bool();
-}
-
-}  // namespace
-
-std::unique_ptr<const TokenModel> make_bpe(const Json& json, const Vocabulary& vocabulary,
-                                           bool byte_level) {
-  refuse_unknown_options(json);
-  const std::unordered_map<std::string_view, std::int32_t> ids(vocabulary.begin(),
-                                                               vocabulary.end());
-  const auto id_of = [&](const std::string& token) {
-    const auto found = ids.find(token);
-    require<ModelError>(found != ids.end(), "tokenizer",
-                        "expected '{}' of the merges in the vocabulary, got none", token);
-    return found->second;
-  };
-  BpeParts parts;
-  parts.byte_level = byte_level;
+// The parts that map characters or bytes to ids.
+void add_letters(const Vocabulary& vocabulary, const PieceTable& ids, const BpeOptions& options,
+                 BpeParts& parts) {
   for (int b = 0; b < 256; ++b) {
-    const auto found = ids.find(to_visible(std::string(1, static_cast<char>(b))));
-    parts.byte_ids[static_cast<std::size_t>(b)] = found == ids.end() ? -1 : found->second;
+    const auto byte = static_cast<unsigned char>(b);
+    const auto index = static_cast<std::size_t>(b);
+    parts.byte_ids[index] = ids.find(to_visible(std::string(1, static_cast<char>(b))));
+    parts.fallback_ids[index] = options.byte_fallback ? ids.find(token_of_byte(byte)) : -1;
   }
-  if (!byte_level) {
-    parts.char_ids = FlatMap<std::int32_t>(vocabulary.size());
+  if (!options.byte_level) {
+    std::size_t count = 0;
+    const auto is_char = [](const std::string& token) {
+      return !token.empty() && char_length(token[0]) == token.size();
+    };
+    for (const auto& [token, id] : vocabulary) count += is_char(token) ? 1 : 0;
+    parts.char_ids = FlatMap<std::int32_t>(count);
     for (const auto& [token, id] : vocabulary) {
-      if (token.empty() || char_length(token[0]) != token.size()) continue;
+      if (!is_char(token)) continue;
       std::size_t at = 0;
       parts.char_ids.insert(next_char(token, at), id);
     }
   }
-  const Json::Array& merges = json.at("merges").as_array();
-  parts.any_merge = !merges.empty();
-  parts.merges = FlatMap<Merge>(merges.size());
-  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto [left, right] = parse_merge(merges[rank]);
-    parts.merges[pair_key(id_of(left), id_of(right))] = {static_cast<std::uint32_t>(rank),
-                                                         id_of(left + right)};
-  }
-  if (const Json* unknown = json.find("unk_token"); unknown != nullptr && !unknown->is_null()) {
-    parts.unknown = id_of(unknown->as_string());
-  }
-  parts.fuse_unknown = is_set(json, "fuse_unk");
-  if (is_set(json, "ignore_merges")) {
+  if (options.ignore_merges) {
+    parts.whole_words = PieceTable(vocabulary.size());
     std::string bytes;
     for (const auto& [token, id] : vocabulary) {
-      if (!byte_level) {
-        parts.whole_words.emplace(token, id);
+      if (!options.byte_level) {
+        parts.whole_words.insert(token, id);
       } else if (from_visible(token, bytes)) {
-        parts.whole_words.emplace(bytes, id);
+        parts.whole_words.insert(bytes, id);
       }
     }
   }
+}
+
+}  // namespace
+
+std::unique_ptr<const TokenModel> make_bpe(const Vocabulary& vocabulary, const MergeList& merges,
+                                           const BpeOptions& options) {
+  PieceTable ids(vocabulary.size());
+  for (const auto& [token, id] : vocabulary) ids.insert(token, id);
+  const auto id_of = [&](std::string_view token) {
+    const std::int32_t id = ids.find(token);
+    require<ModelError>(id >= 0, "tokenizer",
+                        "expected '{}' of the merges in the vocabulary, got none", token);
+    return id;
+  };
+  BpeParts parts;
+  parts.byte_level = options.byte_level;
+  parts.byte_fallback = options.byte_fallback;
+  parts.fuse_unknown = options.fuse_unknown;
+  parts.ignore_merges = options.ignore_merges;
+  parts.prefix = options.prefix;
+  parts.suffix = options.suffix;
+  add_letters(vocabulary, ids, options, parts);
+  parts.any_merge = !merges.empty();
+  parts.merges = FlatMap<Merge>(merges.size());
+  std::string made;
+  for (std::size_t rank = 0; rank < merges.size(); ++rank) {
+    const auto& [left, right] = merges[rank];
+    require<ModelError>(right.size() >= options.prefix.size(), "tokenizer",
+                        "expected a merge with '{}' before its second piece, got '{}'",
+                        options.prefix, right);
+    made.assign(left);
+    made += right.substr(options.prefix.size());
+    parts.merges[pair_key(id_of(left), id_of(right))] = {static_cast<std::uint32_t>(rank),
+                                                         id_of(made)};
+  }
+  if (!options.unknown.empty()) parts.unknown = id_of(options.unknown);
+  if (!parts.prefix.empty() || !parts.suffix.empty()) parts.tokens = std::move(ids);
   return std::make_unique<Bpe>(std::move(parts));
+}
+
+bool takes_plain_bytes(const Json& json) {
+  return model_type(json) == "BPE" && string_or(json, "continuing_subword_prefix", "").empty() &&
+         string_or(json, "end_of_word_suffix", "").empty() &&
+         !flag_or(json, "byte_fallback", false);
+}
+
+std::unique_ptr<const TokenModel> make_bpe(const Json& json, const Vocabulary& vocabulary,
+                                           bool byte_level) {
+  if (const Json* dropout = json.find("dropout"); dropout != nullptr && !dropout->is_null()) {
+    require<UnsupportedError>(dropout->as_double() == 0, "tokenizer",
+                              "expected a BPE model without dropout, got dropout {}",
+                              dropout->as_double());
+  }
+  BpeOptions options;
+  options.byte_level = byte_level;
+  options.byte_fallback = flag_or(json, "byte_fallback", false);
+  options.fuse_unknown = flag_or(json, "fuse_unk", false);
+  options.ignore_merges = flag_or(json, "ignore_merges", false);
+  options.prefix = string_or(json, "continuing_subword_prefix", "");
+  options.suffix = string_or(json, "end_of_word_suffix", "");
+  options.unknown = string_or(json, "unk_token", "");
+  MergeList merges;
+  const Json::Array& list = json.at("merges").as_array();
+  merges.reserve(list.size());
+  for (const Json& merge : list) merges.push_back(parse_merge(merge));
+  return make_bpe(vocabulary, merges, options);
 }
 
 }  // namespace qkv::inline v0::text

@@ -12,12 +12,17 @@ namespace qkv::inline v0::text {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // The text of these tokens, each as the vocabulary writes it.
-  virtual std::string decode(const std::vector<std::string>& tokens) const = 0;
+  // Changes tokens, each as the vocabulary writes it, into parts of the text, which join to it.
+  virtual void decode(std::vector<std::string>& tokens) const = 0;
 };
 
-// From the "decoder" of a tokenizer.json: ByteLevel, WordPiece, Fuse; null joins the tokens with
-// spaces. UnsupportedError names any other type.
+// From the "decoder" of a tokenizer.json: BPEDecoder, ByteFallback, ByteLevel, CTC, Fuse,
+// Metaspace, Replace, Sequence, Strip, WordPiece; null puts spaces between the tokens.
+// UnsupportedError names any other type.
 std::unique_ptr<const Decoder> make_decoder(const Json& json);
+
+// The byte that a token "<0x41>" stands for, or -1.
+int byte_of_token(std::string_view token);
+std::string token_of_byte(unsigned char byte);
 
 }  // namespace qkv::inline v0::text

@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "text/bert_classes.h"
+#include "text/json_fields.h"
 #include "text/unicode.h"
 
 namespace qkv::inline v0::text {
@@ -51,7 +53,7 @@ class BertNormalizer : public Normalizer {
       return true;
     }
     if (c >= 0x20 && c < 0x7F) return true;
-    return c != 0 && c != 0xFFFD && !is_control_or_format(c);
+    return c != 0 && c != 0xFFFD && !is_bert_control(c);
   }
 
   void append_changed(AlignedText& out, char32_t c, Span origin, std::u32string& buffer,
@@ -59,7 +61,7 @@ class BertNormalizer : public Normalizer {
     buffer.clear();
     if (options_.strip_accents) {
       append_decomposed(buffer, c);
-      std::erase_if(buffer, is_nonspacing_mark);
+      std::erase_if(buffer, is_bert_accent);
     } else {
       buffer += c;
     }
@@ -72,25 +74,6 @@ class BertNormalizer : public Normalizer {
   }
 
   BertNormalizerOptions options_;
-};
-
-class Lowercase : public Normalizer {
- public:
-  AlignedText apply(const AlignedText& text) const override {
-    AlignedText out(text.tracks());
-    const std::string_view bytes = text.text();
-    std::u32string buffer;
-    for (std::size_t at = 0; at < bytes.size();) {
-      const std::size_t begin = at;
-      const char32_t c = next_char(bytes, at);
-      const Span span{static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(at)};
-      buffer.clear();
-      append_lower(buffer, c);
-      for (const char32_t part : buffer)
-        out.append(part, text.tracks() ? text.original(span) : Span{});
-    }
-    return out;
-  }
 };
 
 class NormalizerSequence : public Normalizer {
@@ -107,11 +90,6 @@ class NormalizerSequence : public Normalizer {
   std::vector<std::unique_ptr<const Normalizer>> parts_;
 };
 
-bool flag(const Json& json, std::string_view key, bool absent) {
-  const Json* value = json.find(key);
-  return value == nullptr || value->is_null() ? absent : value->as_bool();
-}
-
 }  // namespace
 
 std::unique_ptr<const Normalizer> make_normalizer(const Json& json) {
@@ -119,14 +97,13 @@ std::unique_ptr<const Normalizer> make_normalizer(const Json& json) {
   const std::string& type = json.at("type").as_string();
   if (type == "BertNormalizer") {
     BertNormalizerOptions options;
-    options.clean_text = flag(json, "clean_text", true);
-    options.handle_chinese_chars = flag(json, "handle_chinese_chars", true);
-    options.lowercase = flag(json, "lowercase", true);
+    options.clean_text = flag_or(json, "clean_text", true);
+    options.handle_chinese_chars = flag_or(json, "handle_chinese_chars", true);
+    options.lowercase = flag_or(json, "lowercase", true);
     options.strip_accents =
-        flag(json, "strip_accents", options.lowercase);  // unset: follows the case
+        flag_or(json, "strip_accents", options.lowercase);  // unset: follows the case
     return std::make_unique<BertNormalizer>(options);
   }
-  if (type == "Lowercase") return std::make_unique<Lowercase>();
   if (type == "Sequence") {
     std::vector<std::unique_ptr<const Normalizer>> parts;
     for (const Json& part : json.at("normalizers").as_array()) {
@@ -134,8 +111,12 @@ std::unique_ptr<const Normalizer> make_normalizer(const Json& json) {
     }
     return std::make_unique<NormalizerSequence>(std::move(parts));
   }
+  if (auto plain = make_plain_normalizer(type, json)) return plain;
   fail<UnsupportedError>(
-      "tokenizer", "expected the normalizer BertNormalizer, Lowercase or Sequence, got '{}'", type);
+      "tokenizer",
+      "expected the normalizer BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, "
+      "Precompiled, Prepend, Replace, Sequence, Strip or StripAccents, got '{}'",
+      type);
 }
 
 Json bert_normalizer_json(const BertNormalizerOptions& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "base/json.h"
 #include "text/aligned_text.h"
@@ -14,9 +15,12 @@ class Normalizer {
   virtual AlignedText apply(const AlignedText& text) const = 0;
 };
 
-// From the "normalizer" of a tokenizer.json: BertNormalizer, Lowercase, Sequence; null gives a null
+// From the "normalizer" of a tokenizer.json: BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC,
+// NFKD, Nmt, Precompiled, Prepend, Replace, Sequence, Strip, StripAccents; null gives a null
 // pointer. UnsupportedError names any other type.
 std::unique_ptr<const Normalizer> make_normalizer(const Json& json);
+// Those among them that are neither BERT's nor a sequence; a null pointer for any other type.
+std::unique_ptr<const Normalizer> make_plain_normalizer(const std::string& type, const Json& json);
 
 // The normaliser of BERT. Order: control characters are removed and blanks made spaces, Chinese
 // characters get spaces around them, accents are removed, letters are lowered. Source:

@@ -6,7 +6,10 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/path.h"
+#include "text/embedded_vocabulary.h"
+#include "text/json_fields.h"
 #include "text/pipeline.h"
+#include "text/sentence_piece.h"
 
 namespace qkv::inline v0::text {
 namespace {
@@ -33,16 +36,24 @@ std::string read_utf8(const fs::path& path) {
   return bytes;
 }
 
+}  // namespace
+
+Json special_token_json(const std::string& content, std::int32_t id) {
+  AddedToken token;
+  token.id = id;
+  token.content = content;
+  token.special = true;
+  return added_token_json(token);
+}
+
+namespace {
+
 Json special_tokens_in(const Json& vocabulary, std::initializer_list<const char*> names) {
   Json::Array added;
   for (const char* name : names) {
     const Json* id = vocabulary.find(name);
     if (id == nullptr) continue;
-    AddedToken token;
-    token.id = static_cast<std::int32_t>(id->as_int());
-    token.content = name;
-    token.special = true;
-    added.push_back(added_token_json(token));
+    added.push_back(special_token_json(name, static_cast<std::int32_t>(id->as_int())));
   }
   return Json(std::move(added));
 }
@@ -68,11 +79,6 @@ Json gpt2_json(const fs::path& folder) {
                            {"model", std::move(model)}});
 }
 
-bool config_flag(const Json& config, const char* key, bool absent) {
-  const Json* value = config.find(key);
-  return value == nullptr || value->is_null() ? absent : value->as_bool();
-}
-
 Json bert_json(const fs::path& folder) {
   const fs::path config_path = folder / "tokenizer_config.json";
   const Json config = path_exists(config_path)
@@ -89,9 +95,9 @@ Json bert_json(const fs::path& folder) {
                       "expected [CLS] and [SEP] in '{}', got neither or one",
                       (folder / "vocab.txt").string());
   BertNormalizerOptions options;
-  options.lowercase = config_flag(config, "do_lower_case", true);
-  options.strip_accents = config_flag(config, "strip_accents", options.lowercase);
-  options.handle_chinese_chars = config_flag(config, "tokenize_chinese_chars", true);
+  options.lowercase = flag_or(config, "do_lower_case", true);
+  options.strip_accents = flag_or(config, "strip_accents", options.lowercase);
+  options.handle_chinese_chars = flag_or(config, "tokenize_chinese_chars", true);
   Json post = template_json(static_cast<std::int32_t>(cls->as_int()),
                             static_cast<std::int32_t>(sep->as_int()));
   Json added = special_tokens_in(vocabulary, {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"});
@@ -125,14 +131,110 @@ Json parse_merges_text(std::string_view text) {
   return Json(std::move(merges));
 }
 
-Json json_of_older_files(const fs::path& folder) {
-  if (path_exists(folder / "vocab.json") && path_exists(folder / "merges.txt"))
-    return gpt2_json(folder);
-  if (path_exists(folder / "vocab.txt")) return bert_json(folder);
-  fail<ModelError>(
+namespace {
+
+bool is_model_file(const fs::path& path) { return path.extension() == ".model"; }
+
+// The one SentencePiece file of a folder; empty if there is none.
+fs::path model_file_in(const fs::path& folder) {
+  for (const char* name : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"}) {
+    if (path_exists(folder / name)) return folder / name;
+  }
+  std::vector<fs::path> found;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    if (is_model_file(entry.path())) found.push_back(entry.path());
+  }
+  require<ModelError>(found.size() < 2, "tokenizer",
+                      "expected one SentencePiece .model in '{}', got {}", folder.string(),
+                      found.size());
+  return found.empty() ? fs::path() : found.front();
+}
+
+// fairseq's numbers, which XLM-R and its kin use: <s> <pad> </s> <unk>, the pieces from the fourth
+// on, <mask>.
+void renumber_fairseq(SentencePieceModel& model) {
+  const ScoredPieces old = std::move(model.pieces);
+  ScoredPieces& pieces = model.pieces;
+  pieces = {};
+  pieces.byte_fallback = old.byte_fallback;
+  const auto add = [&](const std::string& piece, float score, PieceType type) {
+    pieces.pieces.push_back(piece);
+    pieces.scores.push_back(score);
+    pieces.types.push_back(static_cast<std::int32_t>(type));
+  };
+  for (const char* name : {"<s>", "<pad>", "</s>"}) add(name, 0, PieceType::kControl);
+  add("<unk>", 0, PieceType::kUnknown);
+  pieces.unknown = 3;
+  for (std::size_t i = 3; i < old.pieces.size(); ++i)
+    add(old.pieces[i], old.scores[i], static_cast<PieceType>(old.types[i]));
+  add("<mask>", 0, PieceType::kControl);
+  model.bos = 0;
+  model.padding = 1;
+  model.eos = 2;
+}
+
+// Which special tokens the class of a tokenizer_config.json puts around a text. Flags of the file
+// win over the class; without either, none.
+Json post_processor_of(const SentencePieceModel& model, const Json& config, bool bos, bool eos) {
+  std::vector<std::pair<std::string, std::int32_t>> before, after;
+  const auto add = [&](auto& list, const std::optional<std::int32_t>& id, const char* what) {
+    require<ModelError>(id.has_value(), "tokenizer",
+                        "expected a piece for the {} of texts, got a model without", what);
+    list.emplace_back(model.pieces.pieces[static_cast<std::size_t>(*id)], *id);
+  };
+  if (flag_or(config, "add_bos_token", bos)) add(before, model.bos, "begin");
+  if (flag_or(config, "add_eos_token", eos)) add(after, model.eos, "end");
+  return before.empty() && after.empty() ? Json() : around_json(before, after);
+}
+
+TokenizerParts parts_of_model_file(const fs::path& path, Json config) {
+  std::string bytes = read_file(path);
+  SentencePieceModel model = parse_sentence_piece(bytes);
+  std::string kind = string_or(config, "tokenizer_class", "");
+  if (kind.ends_with("Fast")) kind.resize(kind.size() - 4);
+  const bool roberta = kind == "XLMRobertaTokenizer";
+  require<UnsupportedError>(
+      kind != "CamembertTokenizer" && kind != "MBartTokenizer" && kind != "MBart50Tokenizer" &&
+          kind != "NllbTokenizer" && kind != "BarthezTokenizer" && kind != "MarianTokenizer",
       "tokenizer",
-      "expected tokenizer.json, vocab.json with merges.txt, or vocab.txt in '{}', got none of them",
-      folder.string());
+      "expected tokenizer.json beside a {} ('{}' alone does not say its ids), got none; "
+      "transformers' save_pretrained writes it",
+      kind, path.filename().string());
+  Json post;
+  if (roberta) {
+    renumber_fairseq(model);
+    post = Json(Json::Object{{"type", "RobertaProcessing"},
+                             {"sep", Json::Array{"</s>", 2}},
+                             {"cls", Json::Array{"<s>", 0}},
+                             {"trim_offsets", false},
+                             {"add_prefix_space", false}});
+  } else {
+    const bool t5 = kind == "T5Tokenizer" || kind == "MT5Tokenizer";
+    const bool llama =
+        kind == "LlamaTokenizer" || kind == "CodeLlamaTokenizer" || kind == "GemmaTokenizer";
+    post = post_processor_of(model, config, llama, t5);
+  }
+  TokenizerParts parts =
+      parts_of_sentence_piece(std::move(model), std::move(post), std::move(config));
+  // A saved folder holds the file itself, which other programs read as well.
+  parts.files.emplace_back(path.filename().string(), std::move(bytes));
+  return parts;
+}
+
+}  // namespace
+
+TokenizerParts parts_of_older_files(const fs::path& place, Json config) {
+  if (!is_folder(place)) return parts_of_model_file(place, std::move(config));
+  if (path_exists(place / "vocab.json") && path_exists(place / "merges.txt"))
+    return parts_of_json(gpt2_json(place), std::move(config));
+  if (path_exists(place / "vocab.txt")) return parts_of_json(bert_json(place), std::move(config));
+  if (const fs::path file = model_file_in(place); !file.empty())
+    return parts_of_model_file(file, std::move(config));
+  fail<ModelError>("tokenizer",
+                   "expected tokenizer.json, vocab.json with merges.txt, vocab.txt or a "
+                   "SentencePiece .model in '{}', got none of them",
+                   place.string());
 }
 
 }  // namespace qkv::inline v0::text

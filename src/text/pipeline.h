@@ -1,11 +1,13 @@
 // The whole of a tokenizer: its parts in order. Tokenizer is its public face.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "qkv/tokenizer.h"
@@ -15,6 +17,7 @@
 #include "text/added_tokens.h"
 #include "text/decoder.h"
 #include "text/normalizer.h"
+#include "text/piece_table.h"
 #include "text/post_processor.h"
 #include "text/pre_tokenizer.h"
 #include "text/token_model.h"
@@ -24,8 +27,11 @@ namespace qkv::inline v0::text {
 // What finds words: enough for training, where there is no vocabulary yet.
 class WordFinder {
  public:
-  // From the "normalizer", "pre_tokenizer" and "added_tokens" of a tokenizer.json.
-  explicit WordFinder(const Json& json);
+  // From the "normalizer", "pre_tokenizer" and "added_tokens" of a tokenizer.json. With
+  // `plain_bytes`, words of a ByteLevel pre-tokenizer are bytes, not visible characters.
+  // `normalizer`, if there is one, stands in for the file's.
+  explicit WordFinder(const Json& json, bool plain_bytes = true,
+                      std::unique_ptr<const Normalizer> normalizer = nullptr);
 
   // Calls token(id, original span) and words(text, its words) in the order of the text.
   void find(std::string_view text, bool parse_special, bool track,
@@ -36,16 +42,49 @@ class WordFinder {
   bool byte_level() const { return byte_level_; }
 
  private:
+  void find_words(AlignedText& piece,
+                  FunctionRef<void(const AlignedText&, const std::vector<Span>&)> words) const;
+
   std::unique_ptr<const Normalizer> normalizer_;
   std::unique_ptr<const PreTokenizer> pre_tokenizer_;
   bool byte_level_ = false;
+  bool needs_origins_ = false;  // some word depends on where in the text it lies
   std::vector<AddedToken> added_;
   AddedTokenFinder in_original_, in_normalized_;
 };
 
-// tokenizer.json from the older files of a folder: vocab.json with merges.txt, or vocab.txt.
-// ModelError if there are none.
-Json json_of_older_files(const std::filesystem::path& folder);
+// All that a tokenizer is made of, from whatever file.
+struct TokenizerParts {
+  Json json;    // a tokenizer.json, the model's vocabulary may be left out
+  Json config;  // a tokenizer_config.json (an object, may be empty)
+  Vocabulary vocabulary;
+  std::unique_ptr<const TokenModel> model;
+  std::unique_ptr<const Normalizer> normalizer;  // null: the one of `json`
+  bool plain_bytes = true;
+  // For `save`, where `json` is not the whole: makes it so.
+  std::function<Json(Json)> saved_json;
+  // For `save`, in place of tokenizer.json: name and bytes.
+  std::vector<std::pair<std::string, std::string>> files;
+};
+TokenizerParts parts_of_json(Json json, Json config);
+
+// The settings of a tokenizer.json.
+std::optional<Truncation> parse_truncation(const Json& json);
+std::optional<Padding> parse_padding(const Json& json);
+
+// Windows [begin, end) of `count` tokens, at most `room` long, that overlap by `stride`; the first
+// one is what truncation keeps.
+std::vector<std::pair<std::size_t, std::size_t>> windows_of(std::size_t count, std::size_t room,
+                                                            std::size_t stride, bool left);
+void pad_to(Encoding& encoding, std::size_t length, const Padding& padding, bool with_pieces);
+std::size_t padded_length(std::size_t length, const Padding& padding);
+
+// A token of this content that is found in the text before anything else.
+Json special_token_json(const std::string& content, std::int32_t id);
+
+// From the older files of a folder: vocab.json with merges.txt, vocab.txt, or a SentencePiece
+// .model; or from such a .model itself. ModelError if there are none.
+TokenizerParts parts_of_older_files(const std::filesystem::path& place, Json config);
 
 // The merges of a merges.txt: only a first line that begins with "#version" is skipped.
 Json parse_merges_text(std::string_view text);
@@ -55,21 +94,25 @@ Json parse_merges_text(std::string_view text);
 namespace qkv::inline v0 {
 
 struct Tokenizer::Impl {
-  // `json` is a tokenizer.json, `config` a tokenizer_config.json (an object, may be empty).
-  Impl(Json json, Json config);
+  explicit Impl(text::TokenizerParts parts);
 
   Json json, config;
   text::WordFinder words;
   std::unique_ptr<const text::TokenModel> model;
   std::unique_ptr<const text::Decoder> decoder;
   text::PostProcessor post;
+  std::optional<Truncation> truncation;
+  std::optional<Padding> padding;
   std::vector<std::string> tokens;  // by id; empty: a hole
   std::vector<bool> special;        // by id
-  std::unordered_map<std::string, std::int32_t> ids;
+  text::PieceTable ids;
   std::map<std::string, std::int32_t, std::less<>> roles;
+  std::function<Json(Json)> saved_json;
+  std::vector<std::pair<std::string, std::string>> files;
 
  private:
   void add_token(const std::string& token, std::int64_t id);
+  void check_template() const;
   void find_roles();
 };
 

@@ -1,6 +1,8 @@
 #include "text/pre_tokenizer.h"
 
 #include "base/check.h"
+#include "text/json_fields.h"
+#include "text/token_model.h"
 #include "text/unicode.h"
 
 namespace qkv::inline v0::text {
@@ -45,36 +47,146 @@ std::size_t end_of_blanks(std::string_view text, std::size_t at) {
   return end == text.size() || last == at ? end : last;
 }
 
-bool is_bert_punctuation(char32_t c) {
-  if (c < 0x80)
-    return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
-           (c >= 123 && c <= 126);
-  return is_punctuation(c);
+// Calls change(word, out) for each word, which appends what the word becomes; empty ones are left
+// out.
+template <class Change>
+void rebuild(AlignedText& text, std::vector<Span>& words, Change change) {
+  AlignedText out(text, text.text().size() + words.size() * 3);
+  std::size_t kept = 0;
+  for (const Span& word : words) {
+    const auto begin = static_cast<std::uint32_t>(out.text().size());
+    change(word, out);
+    const auto end = static_cast<std::uint32_t>(out.text().size());
+    if (end > begin) words[kept++] = {begin, end};
+  }
+  words.resize(kept);
+  text = std::move(out);
 }
 
 class ByteLevel : public PreTokenizer {
  public:
-  ByteLevel(bool add_prefix_space, bool use_regex)
-      : add_prefix_space_(add_prefix_space), use_regex_(use_regex) {}
+  ByteLevel(bool add_prefix_space, bool use_regex, bool plain_bytes)
+      : add_prefix_space_(add_prefix_space), use_regex_(use_regex), plain_bytes_(plain_bytes) {}
+
   void split(AlignedText& text, std::vector<Span>& words) const override {
-    if (add_prefix_space_ && !text.text().starts_with(' ')) text.prepend(' ');
+    if (add_prefix_space_) add_spaces(text, words);
     if (use_regex_) {
-      split_gpt2(text.text(), words);
-    } else if (!text.text().empty()) {
-      words.push_back({0, static_cast<std::uint32_t>(text.text().size())});
+      std::vector<Span> finer;
+      for (const Span& word : words) {
+        const std::size_t first = finer.size();
+        split_gpt2(text.text().substr(word.begin, word.end - word.begin), finer);
+        for (std::size_t i = first; i < finer.size(); ++i) {
+          finer[i].begin += word.begin;
+          finer[i].end += word.begin;
+        }
+      }
+      words.swap(finer);
     }
+    if (plain_bytes_) return;
+    rebuild(text, words, [&](const Span& word, AlignedText& out) {
+      const AlignedText visible = visible_text(text.part(word));
+      out.append_whole(visible);
+    });
   }
 
  private:
-  bool add_prefix_space_, use_regex_;
+  static void add_spaces(AlignedText& text, std::vector<Span>& words) {
+    const bool whole =
+        words.size() == 1 && words[0].begin == 0 && words[0].end == text.text().size();
+    if (whole) {
+      if (!text.text().starts_with(' ')) text.prepend(" ");
+      words[0].end = static_cast<std::uint32_t>(text.text().size());
+      return;
+    }
+    rebuild(text, words, [&](const Span& word, AlignedText& out) {
+      if (text.text()[word.begin] != ' ') out.append(" ", text, word.begin);
+      out.append(text, word);
+    });
+  }
+
+  bool add_prefix_space_, use_regex_, plain_bytes_;
 };
 
-class BertPreTokenizer : public PreTokenizer {
+// SentencePiece's blanks: each becomes the mark, which begins a word.
+class Metaspace : public PreTokenizer {
  public:
+  enum class Prepend { kAlways, kFirst, kNever };
+  Metaspace(std::string mark, Prepend prepend, bool split)
+      : mark_(std::move(mark)), prepend_(prepend), split_(split) {}
+
   void split(AlignedText& text, std::vector<Span>& words) const override {
-    split_bert(text.text(), words);
+    std::vector<Span> finer;
+    rebuild(text, words, [&](const Span& word, AlignedText& out) {
+      const auto begin = static_cast<std::uint32_t>(out.text().size());
+      const std::string_view bytes = text.text().substr(word.begin, word.end - word.begin);
+      const bool marked = bytes.starts_with(mark_) || bytes.starts_with(' ');
+      if (!marked && prepends(text, word)) out.append(mark_, text, word.begin);
+      append_marked(text, word, out);
+      if (split_) cut(out.text(), begin, finer);
+    });
+    if (split_) words.swap(finer);
   }
+
+ private:
+  bool prepends(const AlignedText& text, Span word) const {
+    if (prepend_ != Prepend::kFirst) return prepend_ == Prepend::kAlways;
+    return word.begin == 0
+               ? text.base() == 0
+               : text.tracks() && text.original({word.begin, word.begin + 1}).begin == 0;
+  }
+  void append_marked(const AlignedText& text, Span word, AlignedText& out) const {
+    std::uint32_t from = word.begin;
+    for (std::uint32_t i = word.begin; i < word.end; ++i) {
+      if (text.text()[i] != ' ') continue;
+      out.append(text, {from, i});
+      out.append(mark_, text, i);
+      from = i + 1;
+    }
+    out.append(text, {from, word.end});
+  }
+  // A new word before each mark.
+  void cut(std::string_view text, std::uint32_t begin, std::vector<Span>& words) const {
+    const auto size = static_cast<std::uint32_t>(text.size());
+    while (begin < size) {
+      const std::size_t mark = text.find(mark_, begin + 1);
+      const std::uint32_t end =
+          mark == std::string_view::npos ? size : static_cast<std::uint32_t>(mark);
+      words.push_back({begin, end});
+      begin = end;
+    }
+  }
+
+  std::string mark_;
+  Prepend prepend_;
+  bool split_;
 };
+
+class PreTokenizerSequence : public PreTokenizer {
+ public:
+  explicit PreTokenizerSequence(std::vector<std::unique_ptr<const PreTokenizer>> parts)
+      : parts_(std::move(parts)) {}
+  void split(AlignedText& text, std::vector<Span>& words) const override {
+    for (const auto& part : parts_) part->split(text, words);
+  }
+
+ private:
+  std::vector<std::unique_ptr<const PreTokenizer>> parts_;
+};
+
+std::unique_ptr<const PreTokenizer> make_metaspace(const Json& json) {
+  const std::string mark = string_or(json, "replacement", "\u2581");
+  require<ModelError>(!mark.empty(), "tokenizer", "expected a replacement for blanks, got none");
+  // Older files say only whether to add a blank.
+  const std::string scheme = string_or(
+      json, "prepend_scheme", flag_or(json, "add_prefix_space", true) ? "always" : "never");
+  const bool known = scheme == "always" || scheme == "first" || scheme == "never";
+  require<UnsupportedError>(known, "tokenizer",
+                            "expected the prepend_scheme always, first or never, got '{}'", scheme);
+  const auto prepend = scheme == "always"  ? Metaspace::Prepend::kAlways
+                       : scheme == "first" ? Metaspace::Prepend::kFirst
+                                           : Metaspace::Prepend::kNever;
+  return std::make_unique<Metaspace>(mark, prepend, flag_or(json, "split", true));
+}
 
 }  // namespace
 
@@ -98,36 +210,38 @@ void split_gpt2(std::string_view text, std::vector<Span>& words) {
   }
 }
 
-void split_bert(std::string_view text, std::vector<Span>& words) {
-  std::size_t word = 0, at = 0;
-  const auto close = [&](std::size_t end) {
-    if (end > word)
-      words.push_back({static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(end)});
-  };
-  while (at < text.size()) {
-    const std::size_t begin = at;
-    const char32_t c = next_char(text, at);
-    const bool blank = is_white_space(c);
-    if (!blank && !is_bert_punctuation(c)) continue;
-    close(begin);
-    if (!blank)
-      words.push_back({static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(at)});
-    word = at;
-  }
-  close(text.size());
+bool ends_in_byte_level(const Json& json) {
+  const Json* type = json.find("type");
+  if (type == nullptr) return false;
+  if (type->as_string() != "Sequence") return type->as_string() == "ByteLevel";
+  const Json::Array& parts = json.at("pretokenizers").as_array();
+  return !parts.empty() && ends_in_byte_level(parts.back());
 }
 
-std::unique_ptr<const PreTokenizer> make_pre_tokenizer(const Json& json) {
+std::unique_ptr<const PreTokenizer> make_pre_tokenizer(const Json& json, bool plain_bytes) {
   if (json.is_null()) return nullptr;
   const std::string& type = json.at("type").as_string();
   if (type == "ByteLevel") {
-    const Json* use_regex = json.find("use_regex");  // absent in older files
-    return std::make_unique<ByteLevel>(json.at("add_prefix_space").as_bool(),
-                                       use_regex == nullptr || use_regex->as_bool());
+    return std::make_unique<ByteLevel>(flag_or(json, "add_prefix_space", true),
+                                       flag_or(json, "use_regex", true), plain_bytes);
   }
-  if (type == "BertPreTokenizer") return std::make_unique<BertPreTokenizer>();
+  if (type == "Metaspace") return make_metaspace(json);
+  if (type == "Sequence") {
+    const Json::Array& list = json.at("pretokenizers").as_array();
+    std::vector<std::unique_ptr<const PreTokenizer>> parts;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      auto part = make_pre_tokenizer(list[i], plain_bytes && i + 1 == list.size());
+      if (part != nullptr) parts.push_back(std::move(part));
+    }
+    return std::make_unique<PreTokenizerSequence>(std::move(parts));
+  }
+  if (auto splitter = make_splitter(type, json)) return splitter;
   fail<UnsupportedError>(
-      "tokenizer", "expected the pre_tokenizer ByteLevel or BertPreTokenizer, got '{}'", type);
+      "tokenizer",
+      "expected the pre_tokenizer BertPreTokenizer, ByteLevel, CharDelimiterSplit, Digits, "
+      "FixedLength, Metaspace, Punctuation, Sequence, Split, UnicodeScripts, Whitespace or "
+      "WhitespaceSplit, got '{}'",
+      type);
 }
 
 }  // namespace qkv::inline v0::text

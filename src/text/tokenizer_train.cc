@@ -258,7 +258,8 @@ Tokenizer Tokenizer::train(std::span<const std::string> texts, const TokenizerOp
       json["model"] = train_word_piece(counts, options);
       break;
   }
-  return Tokenizer(std::make_shared<const Impl>(std::move(json), config_json()));
+  return Tokenizer(
+      std::make_shared<const Impl>(text::parts_of_json(std::move(json), config_json())));
 }
 
 }  // namespace qkv::inline v0

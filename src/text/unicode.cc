@@ -92,9 +92,41 @@ bool is_punctuation(char32_t c) {
 
 bool is_nonspacing_mark(char32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
 
-bool is_word_char(char32_t c) {
+bool is_mark(char32_t c) {
+  if (c < 0x300) return false;
   const utf8proc_category_t k = category(c);
-  return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_ND) || k == UTF8PROC_CATEGORY_PC;
+  return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
+}
+
+bool is_word_char(char32_t c) {
+  if (c < 0x80) return is_letter(c) || is_number(c) || c == U'_';
+  const utf8proc_category_t k = category(c);
+  if ((k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC)
+    return true;
+  // Joiners, and the letters in circles and squares that are alphabetic though symbols.
+  return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||
+         (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
+         (c >= 0x1F170 && c <= 0x1F189);
+}
+
+std::size_t skip_white_space(std::string_view text, std::size_t at) {
+  while (at < text.size()) {
+    std::size_t next = at;
+    if (!is_white_space(next_char(text, next))) break;
+    at = next;
+  }
+  return at;
+}
+
+std::size_t skip_white_space_back(std::string_view text, std::size_t at) {
+  while (at > 0) {
+    std::size_t begin = at - 1;
+    while ((static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
+    std::size_t next = begin;
+    if (!is_white_space(next_char(text, next))) break;
+    at = begin;
+  }
+  return at;
 }
 
 bool is_control_or_format(char32_t c) {

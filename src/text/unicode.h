@@ -32,13 +32,20 @@ std::int64_t count_chars(std::string_view text);
 // Text with each maximal invalid part replaced by one U+FFFD (Unicode 15, section 3.9).
 std::string replace_invalid_utf8(std::string_view text);
 
-bool is_letter(char32_t c);             // \p{L}
-bool is_number(char32_t c);             // \p{N}
-bool is_white_space(char32_t c);        // \s: the property White_Space
-bool is_punctuation(char32_t c);        // \p{P}
-bool is_nonspacing_mark(char32_t c);    // \p{Mn}
-bool is_word_char(char32_t c);          // \w: letters, marks, decimal digits, connectors
+bool is_letter(char32_t c);           // \p{L}
+bool is_number(char32_t c);           // \p{N}
+bool is_white_space(char32_t c);      // \s: the property White_Space
+bool is_punctuation(char32_t c);      // \p{P}
+bool is_nonspacing_mark(char32_t c);  // \p{Mn}
+bool is_mark(char32_t c);             // \p{M}
+// \w: alphabetic characters, marks, decimal digits, connectors, joiners (UTS 18, annex C).
+bool is_word_char(char32_t c);
 bool is_control_or_format(char32_t c);  // \p{Cc} \p{Cf} \p{Co}; unassigned ones are not
+
+// The first place at or behind `at` that is no blank; the last place at or before it behind no
+// blank.
+std::size_t skip_white_space(std::string_view text, std::size_t at);
+std::size_t skip_white_space_back(std::string_view text, std::size_t at);
 
 // Full lower case of one code point, without context (only U+0130 has two). Appended.
 void append_lower(std::u32string& out, char32_t c);
