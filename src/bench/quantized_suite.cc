@@ -1,6 +1,8 @@
 // Products with weights that stay in their stored type: few rows, where memory is the limit, and
 // many, where arithmetic is.
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -14,16 +16,24 @@
 namespace qkv::inline v0::bench {
 namespace {
 
-// Blocks of any bytes: no arithmetic here is slower for one value than for another, but for
-// scales that are not normal, so those are small and fixed.
+// Fills `bytes` with copies of a random pattern, so that a large weight is made in no time.
+void fill_random(std::uint8_t* data, std::int64_t bytes, std::uint64_t seed) {
+  constexpr std::int64_t kPattern = 1 << 16;
+  Random random(seed, 9);
+  for (std::int64_t i = 0; i < std::min(bytes, kPattern); ++i)
+    data[i] = static_cast<std::uint8_t>(random.below(256));
+  for (std::int64_t i = kPattern; i < bytes; i += kPattern)
+    std::memcpy(data + i, data, static_cast<std::size_t>(std::min(kPattern, bytes - i)));
+}
+
+// Blocks of any bytes: no arithmetic here is slower for one value than for another, but for scales
+// that are not normal, so those are small and fixed.
 ops::QuantizedWeight random_weight(BlockType type, std::int64_t n, std::int64_t k,
                                    std::uint64_t seed) {
   const BlockLayout layout = block_layout(type);
   const Tensor bytes = Tensor::empty({n, k / layout.elements * layout.bytes}, DType::kUInt8);
-  Random random(seed, 9);
   auto* data = bytes.data<std::uint8_t>();
-  for (std::int64_t i = 0; i < bytes.numel(); ++i)
-    data[i] = static_cast<std::uint8_t>(random.below(256));
+  fill_random(data, bytes.numel(), seed);
   constexpr std::uint8_t kHighByte = 0x1C;  // of an fp16 near 0.004
   for (std::int64_t b = 0; b < bytes.numel(); b += layout.bytes) {
     std::uint8_t* scale = data + b + (type == BlockType::kQ6K ? 208 : 0);
@@ -31,6 +41,17 @@ ops::QuantizedWeight random_weight(BlockType type, std::int64_t n, std::int64_t 
     if (type == BlockType::kQ41 || type == BlockType::kQ4K) scale[3] = kHighByte;
   }
   return ops::QuantizedWeight(BlockTensor{type, {n, k}, bytes});
+}
+
+// Numbers of 16 bits whose upper byte is fixed: near 0.01.
+ops::QuantizedWeight random_weight(DType dtype, std::int64_t n, std::int64_t k,
+                                   std::uint64_t seed) {
+  const Tensor w = Tensor::empty({n, k}, dtype);
+  auto* data = static_cast<std::uint8_t*>(w.raw());
+  fill_random(data, static_cast<std::int64_t>(w.nbytes()), seed);
+  const std::uint8_t high = dtype == DType::kBFloat16 ? 0x3C : 0x20;
+  for (std::size_t i = 1; i < w.nbytes(); i += 2) data[i] = high;
+  return ops::QuantizedWeight(w);
 }
 
 struct Weight {
@@ -43,9 +64,8 @@ std::vector<Weight> weights_of(std::int64_t n, std::int64_t k, std::uint64_t see
   for (const BlockType type :
        {BlockType::kQ40, BlockType::kQ41, BlockType::kQ80, BlockType::kQ4K, BlockType::kQ6K})
     weights.push_back({block_layout(type).name, random_weight(type, n, k, seed)});
-  const Tensor dense = random_tensor({n, k}, seed, 3);
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32})
-    weights.push_back({dtype_name(dtype), ops::QuantizedWeight(dense.to(dtype))});
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+    weights.push_back({dtype_name(dtype), random_weight(dtype, n, k, seed)});
   return weights;
 }
 
@@ -64,7 +84,7 @@ Record record_of(const Weight& w, std::int64_t rows, const Measurement& m) {
 }  // namespace
 
 void run_quantized(const SuiteOptions& options, const Emit& emit) {
-  const std::int64_t k = options.quick ? 512 : 4096, n = options.quick ? 512 : 16384;
+  const std::int64_t k = options.quick ? 512 : 4096, n = options.quick ? 512 : 65536;
   for (const Weight& w : weights_of(n, k, options.seed)) {
     for (const std::int64_t rows : {1, 4}) {
       const Tensor x = random_tensor({rows, k}, options.seed, 4);

@@ -43,7 +43,8 @@ struct Q41 {
   static constexpr int kElements = 32, kBytes = 20;
   template <class Body>
   QKV_INLINE static void block(const std::uint8_t* p, const float* halves, Body body) {
-    const F32 d = set(halves[half_bits(p)]), m = set(halves[half_bits(p + 2)]);
+    const std::uint32_t both = word(p);
+    const F32 d = set(halves[both & 0xFFFF]), m = set(halves[both >> 16]);
 #pragma GCC unroll 4
     for (int i = 0; i < 16; i += kLanes) {
       const U32 bytes = load_bytes(p + 4 + i);
@@ -70,16 +71,14 @@ struct Q4K {
     // Eight scales and eight minima of six bits: the first four of each in one byte each, the
     // others split.
     const std::uint32_t a = word(p + 4), b = word(p + 8), c = word(p + 12);
-    std::uint8_t packed[16];
     const std::uint32_t words[4] = {
         a & 0x3F3F3F3Fu, (c & 0x0F0F0F0Fu) | (a >> 6 & 0x03030303u) << 4, b & 0x3F3F3F3Fu,
         (c >> 4 & 0x0F0F0F0Fu) | (b >> 6 & 0x03030303u) << 4};
-    __builtin_memcpy(packed, words, sizeof(packed));
     float factors[16];
     const F32 d = set(halves[half_bits(p)]), minus = set(-halves[half_bits(p + 2)]);
 #pragma GCC unroll 4
     for (int i = 0; i < 16; i += kLanes)
-      store(factors + i, to_f32(load_bytes(packed + i)) * select(first_lanes(8 - i), d, minus));
+      store(factors + i, to_f32(bytes_of_words(words, i)) * select(first_lanes(8 - i), d, minus));
 #pragma GCC unroll 4
     for (int pair = 0; pair < 4; ++pair) {
       const F32 low_d = set(factors[2 * pair]), low_m = set(factors[8 + 2 * pair]),
@@ -98,12 +97,15 @@ struct Q6K {
   static constexpr int kElements = 256, kBytes = 210;
   template <class Body>
   QKV_INLINE static void block(const std::uint8_t* p, const float* halves, Body body) {
-    float factors[16];
-    const F32 d = set(halves[half_bits(p + 208)]);
+    float factors[16], shifts[16];  // s and -32 s of each group of 16
+    const F32 d = set(halves[half_bits(p + 208)]), middle = set(-32.0F);
 #pragma GCC unroll 4
-    for (int i = 0; i < 16; i += kLanes) store(factors + i, d * load_signed_bytes(p + 192 + i));
+    for (int i = 0; i < 16; i += kLanes) {
+      const F32 scale = d * load_signed_bytes(p + 192 + i);
+      store(factors + i, scale);
+      store(shifts + i, middle * scale);
+    }
     const U32 low_bits = set(15u), high_bits = set(0x30u);
-    const F32 middle = set(32.0F);
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
 #pragma GCC unroll 8
@@ -115,9 +117,10 @@ struct Q6K {
                           shift_right<4>(a) | (h & high_bits),
                           shift_right<4>(b) | (shift_right<2>(h) & high_bits)};
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j)
-          body(128 * half + 32 * j + i,
-               set(factors[8 * half + 2 * j + i / 16]) * (to_f32(q[j]) - middle));
+        for (int j = 0; j < 4; ++j) {
+          const int group = 8 * half + 2 * j + i / 16;
+          body(128 * half + 32 * j + i, fma(set(factors[group]), to_f32(q[j]), set(shifts[group])));
+        }
       }
     }
   }
@@ -233,10 +236,11 @@ QKV_INLINE void multiply_rows(const FewRowsProduct& p, std::int64_t n, std::int6
           sum(sums[r][j][0] + sums[r][j][1]) + (p.bias != nullptr ? p.bias[n + r] : 0.0F);
 }
 
-// kX rows of x from m on with all of W, two rows of W at a time.
+// kX rows of x from m on with all of W, as many rows of W at a time as there are registers for:
+// they share the loads of x, and their sums do not wait for each other.
 template <class Type, int kX>
 void multiply_some(const FewRowsProduct& p, std::int64_t m) {
-  constexpr int kRows = kX <= 2 ? 2 : 1;
+  constexpr int kRows = kVectorRegisters >= 32 ? (kX == 1 ? 4 : 2) : (kX <= 2 ? 2 : 1);
   std::int64_t n = 0;
   for (; n + kRows <= p.w.n; n += kRows) multiply_rows<Type, kRows, kX>(p, n, m);
   for (; n < p.w.n; ++n) multiply_rows<Type, 1, kX>(p, n, m);

@@ -18,6 +18,21 @@ QKV_INLINE U32 load_bytes(const std::uint8_t* p) {
 #endif
 }
 
+// Bytes first .. first + kLanes of the sixteen in four words, widened without sign. Not through
+// memory: a load of what several stores have just written waits for all of them.
+QKV_INLINE U32 bytes_of_words(const std::uint32_t (&w)[4], [[maybe_unused]] int first) {
+#if defined(QKV_ISA_avx512)
+  const auto at = [&w](int i) QKV_BODY { return static_cast<int>(w[i]); };
+  return {_mm512_cvtepu8_epi32(_mm_setr_epi32(at(0), at(1), at(2), at(3)))};
+#elif defined(QKV_ISA_avx2)
+  const std::uint64_t pair = w[first / 4] | static_cast<std::uint64_t>(w[first / 4 + 1]) << 32;
+  return {_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(pair)))};
+#else
+  const std::uint32_t word = w[first / 4];
+  return {NativeU32{word & 0xFF, word >> 8 & 0xFF, word >> 16 & 0xFF, word >> 24}};
+#endif
+}
+
 // kLanes signed bytes as floats.
 QKV_INLINE F32 load_signed_bytes(const std::uint8_t* p) {
 #if defined(QKV_ISA_avx512)
