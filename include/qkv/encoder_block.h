@@ -19,7 +19,8 @@ struct EncoderBlockOptions {
   std::int64_t d_ff = 1024;            // 0: attention only
   std::string norm = "layer";          // "layer", "rms", "none"
   std::string norm_placement = "pre";  // "pre", "post", "sandwich"
-  std::string activation = "gelu";     // "gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"
+  std::string activation = "gelu";     // "gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu",
+                                       // "geglu_tanh"
   std::string attention = "auto";      // "auto", "naive", "flash", "window", "linear"
   std::int64_t window = 0;             // of attention = "window"
   bool rope = false;                   // rotary positions

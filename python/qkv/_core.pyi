@@ -119,7 +119,7 @@ class EncoderBlock:
     def __init__(
         self, *, d_model: int = 256, num_heads: int = 8, num_kv_heads: int = 0, d_ff: int = 1024,
         norm: Literal["layer", "rms", "none"] = "layer", norm_placement: Literal["pre", "post", "sandwich"] = "pre",
-        activation: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"] = "gelu",
+        activation: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"] = "gelu",
         attention: Literal["auto", "naive", "flash", "window", "linear"] = "auto", window: int = 0, rope: bool = False,
         bias: bool = True, seed: int = 0, dtype: Literal["float32", "float64"] = "float32",
     ) -> None: ...

@@ -44,6 +44,7 @@ struct Context {
   const RaggedLayout* layout =
       nullptr;  // of the packed tokens; must live until the backward pass has ended
   CaptureSink* capture = nullptr;
+  Var attention_bias;  // added to the scores of every attention layer (relative positions), or none
   // Decoding: the layout's sequences extend streams of this cache (nn/kv_cache.h), between its
   // begin() and commit(); positions in the layout go on where the streams end. No gradients.
   nn::KvCache* cache = nullptr;

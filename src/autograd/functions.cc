@@ -293,33 +293,38 @@ Var rope(Context& context, const Var& x, const HeadLayout& heads, const ops::Rop
 }
 
 Var attention(Context& context, const Var& qkv, const HeadLayout& heads,
-              const ops::AttentionOptions& options) {
+              const ops::AttentionOptions& options, const Var& bias) {
   check_heads("attention", qkv.value(), heads);
   const RaggedLayout& layout = layout_of(context, "attention", qkv.value().dim(0));
   const bool capture = context.capture != nullptr && context.capture->wants_attention();
   ops::AttentionOptions run = options;
   run.return_weights = capture;
+  if (bias.defined()) run.mask = run.mask & Mask::additive(bias.value());
   ops::AttentionResult result =
       ops::attention(attention_input(split_heads(qkv.value(), heads), layout), run);
   if (capture) {
     context.capture->attention(context.module, result.weights);
     result.weights = Tensor();
   }
-  const bool record = context.recording(qkv);
+  const bool record = any_recorded(context, qkv, bias);
   const Shape flat{qkv.value().dim(0), heads.heads * heads.head_size};
   Var y(result.out.reshape(flat), record);
   if (record) {
     run.return_weights = false;
-    context.tape->record("attention", y,
-                         [qkv = qkv.value(), heads, run, result = std::move(result), &layout,
-                          gx = qkv.gradient()](const Tensor& dy) {
-                           const Tensor dqkv = Tensor::empty(qkv.shape(), qkv.dtype());
-                           const Heads d = split_heads(dqkv, heads);
-                           ops::attention_backward(dy.reshape(result.out.shape()),
-                                                   attention_input(split_heads(qkv, heads), layout),
-                                                   result, run, {d.q, d.k, d.v});
-                           gx.accumulate(dqkv);
-                         });
+    context.tape->record(
+        "attention", y,
+        [qkv = qkv.value(), heads, run, result = std::move(result), &layout, gx = qkv.gradient(),
+         gb = gradient_or_none(bias), like = value_or_none(bias)](const Tensor& dy) {
+          const Tensor dqkv = Tensor::empty(qkv.shape(), qkv.dtype());
+          const Heads d = split_heads(dqkv, heads);
+          Tensor dbias;
+          if (gb.wanted()) dbias = Tensor::empty(like.shape(), like.dtype());
+          ops::attention_backward(dy.reshape(result.out.shape()),
+                                  attention_input(split_heads(qkv, heads), layout), result, run,
+                                  {d.q, d.k, d.v, dbias});
+          if (gx.wanted()) gx.accumulate(dqkv);
+          if (gb.wanted()) gb.accumulate(dbias);
+        });
   }
   return y;
 }

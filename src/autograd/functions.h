@@ -73,9 +73,16 @@ Var head_norm(Context& context, const Var& x, const HeadLayout& heads, const Nor
 Var rope(Context& context, const Var& x, const HeadLayout& heads, const ops::RopeOptions& options);
 
 // Ragged self-attention over context.layout. qkv: [T, (H + 2 Hkv) D] -> [T, H D]. The context's
-// capture sink gets the weights if it wants them.
+// capture sink gets the weights if it wants them. bias: added to the scores, of a shape that
+// Mask::additive takes; its gradient is summed over extents of 1.
 Var attention(Context& context, const Var& qkv, const HeadLayout& heads,
-              const ops::AttentionOptions& options);
+              const ops::AttentionOptions& options, const Var& bias = Var());
+
+// Bias of scores by distance (Raffel et al. 2020, T5): y[0, h, i, j] = table[bucket(i - j), h],
+// with half of the buckets for keys in front of the query and half for those behind; in each half
+// the first half is one distance each, the others grow with the logarithm up to max_distance.
+// table: [buckets, H] -> [1, H, n, n].
+Var distance_bias(Context& context, const Var& table, std::int64_t n, std::int64_t max_distance);
 
 // Linear-time attention (qkv/attention.h), same shapes.
 Var linear_attention(Context& context, const Var& qkv, const HeadLayout& heads, bool causal);

@@ -123,7 +123,7 @@ std::vector<KernelCase> kernel_cases() {
   for (const auto activation :
        {ops::Activation::kNone, ops::Activation::kGelu, ops::Activation::kGeluTanh,
         ops::Activation::kRelu, ops::Activation::kSilu, ops::Activation::kSwiglu,
-        ops::Activation::kGeglu, ops::Activation::kTanh}) {
+        ops::Activation::kGeglu, ops::Activation::kTanh, ops::Activation::kGegluTanh}) {
     cases.push_back({fmt::format("linear, {}", ops::activation_name(activation)), 1e-5,
                      [=](DType dtype) { return linear_outputs(dtype, activation); }});
   }

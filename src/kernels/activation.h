@@ -7,10 +7,11 @@ namespace qkv::inline v0::kernels {
 
 // kGelu: x Phi(x) by erf (BERT). kGeluTanh: 0.5 x (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3)))
 // (Hendrycks and Gimpel 2016). kSilu: x sigmoid(x). kSwiglu, kGeglu: gated pairs (Shazeer 2020):
-// silu(a) b, gelu(a) b with a the left half of a row and b the right one. kTanh: of BERT's pooler.
-enum class Activation { kNone, kRelu, kGelu, kGeluTanh, kSilu, kSwiglu, kGeglu, kTanh };
+// silu(a) b, gelu(a) b with a the left half of a row and b the right one; kGegluTanh: gelu_tanh(a)
+// b (Gemma). kTanh: of BERT's pooler.
+enum class Activation { kNone, kRelu, kGelu, kGeluTanh, kSilu, kSwiglu, kGeglu, kTanh, kGegluTanh };
 constexpr bool is_gated(Activation a) {
-  return a == Activation::kSwiglu || a == Activation::kGeglu;
+  return a == Activation::kSwiglu || a == Activation::kGeglu || a == Activation::kGegluTanh;
 }
 
 // y = activation(in). Rows of `in` hold `width` elements (2 width if gated), rows of y `width`.

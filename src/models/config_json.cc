@@ -1,81 +1,14 @@
 // config.json: the configuration of a model folder, in BERT's words where transformers can load it.
-#include <cmath>
-
 #include <fmt/core.h>
 
 #include "base/check.h"
-#include "base/excerpt.h"
 #include "models/config.h"
+#include "models/json_reader.h"
 
 namespace qkv::inline v0 {
 namespace {
 
 constexpr std::int64_t kFormat = 1;  // of model_type "qkv"; a newer one is refused
-
-// Typed reading with errors that name the key.
-class Reader {
- public:
-  explicit Reader(const Json& json) : json_(json) {
-    require<ModelError>(json.is_object(), "config.json", "expected an object, got {}",
-                        json.type_name());
-  }
-  const Json& at(const char* key) const {
-    const Json* value = json_.find(key);
-    require<ModelError>(value != nullptr, "config.json", "expected the key \"{}\", got none", key);
-    return *value;
-  }
-  std::int64_t integer(const char* key) const {
-    const Json& value = at(key);
-    require<ModelError>(value.is_int(), "config.json", "{}: expected an integer, got {}", key,
-                        excerpt(value.dump()));
-    return value.as_int();
-  }
-  double number(const char* key) const {
-    const Json& value = at(key);
-    require<ModelError>(value.is_number(), "config.json", "{}: expected a number, got {}", key,
-                        excerpt(value.dump()));
-    return value.as_double();
-  }
-  bool boolean(const char* key) const {
-    const Json& value = at(key);
-    require<ModelError>(value.is_bool(), "config.json", "{}: expected true or false, got {}", key,
-                        excerpt(value.dump()));
-    return value.as_bool();
-  }
-  const std::string& text(const char* key) const {
-    const Json& value = at(key);
-    require<ModelError>(value.is_string(), "config.json", "{}: expected a text, got {}", key,
-                        excerpt(value.dump()));
-    return value.as_string();
-  }
-  // A key that may be absent or null.
-  double number_or(const char* key, double fallback) const {
-    return absent(key) ? fallback : number(key);
-  }
-  std::string text_or(const char* key, const char* fallback) const {
-    return absent(key) ? fallback : text(key);
-  }
-  bool boolean_or(const char* key, bool fallback) const {
-    return absent(key) ? fallback : boolean(key);
-  }
-  bool absent(const char* key) const {
-    const Json* value = json_.find(key);
-    return value == nullptr || value->is_null();
-  }
-  // A name that one of the parse functions understands.
-  template <class Parse>
-  auto named(const char* key, Parse parse) const {
-    const std::string& name = text(key);
-    try {
-      return parse(name);
-    } catch (const ConfigError& error) {
-      fail<ModelError>("config.json", "{}: {}", key, error_reason(error));
-    }
-  }
-
- private:
-  const Json& json_;
-};
 
 void write_labels(Json& json, const std::vector<std::string>& labels) {
   Json id2label = Json::object(), label2id = Json::object();
@@ -85,22 +18,6 @@ void write_labels(Json& json, const std::vector<std::string>& labels) {
   }
   json["id2label"] = std::move(id2label);
   json["label2id"] = std::move(label2id);
-}
-
-std::vector<std::string> read_labels(const Reader& reader) {
-  const Json& id2label = reader.at("id2label");
-  require<ModelError>(id2label.is_object() && id2label.size() > 0, "config.json",
-                      "id2label: expected an object of class names, got {}", id2label.type_name());
-  std::vector<std::string> labels;
-  for (std::size_t i = 0; i < id2label.size(); ++i) {
-    const Json* name = id2label.find(std::to_string(i));
-    require<ModelError>(
-        name != nullptr && name->is_string(), "config.json",
-        "id2label: expected a class name under each of \"0\" to \"{}\", got none under \"{}\"",
-        id2label.size() - 1, i);
-    labels.push_back(name->as_string());
-  }
-  return labels;
 }
 
 const char* bert_activation(ops::Activation activation) {
@@ -169,7 +86,7 @@ Json own_json(const EncoderConfig& c) {
   return json;
 }
 
-EncoderConfig from_bert(const Reader& r, const Json& json) {
+EncoderConfig from_bert(const JsonReader& r, const Json& json) {
   EncoderConfig c;
   c.vocab_size = r.integer("vocab_size");
   c.d_model = r.integer("hidden_size");
@@ -193,7 +110,7 @@ EncoderConfig from_bert(const Reader& r, const Json& json) {
   c.activation_dropout = 0;
   c.labels = read_labels(r);
   if (const Json* own = json.find("qkv")) {
-    const Reader q(*own);
+    const JsonReader q(*own);
     c.attention = q.named("attention", parse_attention_kind);
     c.attention_dropout = q.number("attention_dropout");
     c.hidden_dropout = q.number("hidden_dropout");
@@ -206,7 +123,7 @@ EncoderConfig from_bert(const Reader& r, const Json& json) {
   return c;
 }
 
-EncoderConfig from_own(const Reader& r) {
+EncoderConfig from_own(const JsonReader& r) {
   const std::int64_t format = r.integer("format");
   require<ModelError>(format == kFormat, "config.json",
                       "format: expected {}, got {}; use the version that wrote it", kFormat,
@@ -244,7 +161,7 @@ EncoderConfig from_own(const Reader& r) {
 Json EncoderConfig::to_json() const { return is_bert() ? bert_json(*this) : own_json(*this); }
 
 EncoderConfig EncoderConfig::from_json(const Json& json) {
-  const Reader reader(json);
+  const JsonReader reader(json);
   const std::string& type = reader.text("model_type");
   require<ModelError>(
       type == "bert" || type == "qkv", "config.json",

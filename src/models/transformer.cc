@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -37,6 +38,20 @@ std::shared_ptr<const RaggedLayout> rows_layout(const RaggedLayout& layout) {
   return rows;
 }
 
+// Puts a bias of the scores into the context while it lives.
+class BiasScope {
+ public:
+  BiasScope(Context& context, Var bias) : context_(context) {
+    context_.attention_bias = std::move(bias);
+  }
+  ~BiasScope() { context_.attention_bias = Var(); }
+  BiasScope(const BiasScope&) = delete;
+  BiasScope& operator=(const BiasScope&) = delete;
+
+ private:
+  Context& context_;
+};
+
 bool scores_vocabulary(HeadKind kind) {
   return kind == HeadKind::kMaskedLm || kind == HeadKind::kLm;
 }
@@ -64,12 +79,14 @@ struct Transformer::Impl {
   Var embed(Context& context, std::span<const std::int32_t> ids, const TokenExtras& extras) const;
   void add_types(Context& context, nn::ResidualStream& sum, std::size_t tokens,
                  const TokenExtras& extras) const;
+  Var distance_bias(Context& context) const;
   Var dense(Context& context, const Var& x) const;
   Var out(Context& context, const Var& x) const;
 
   TransformerConfig config;
   nn::Module module;
   Var token_table, position_table, type_table;  // sinusoidal positions are no parameters
+  Var distance_table;                           // [buckets, H]
   nn::Norm embedding_norm, final_norm;
   std::vector<nn::Block> blocks;
   nn::Linear head_dense, head_out;
@@ -103,6 +120,10 @@ void Transformer::Impl::build_embeddings(const nn::Builder& root) {
   if (config.positions == PositionKind::kLearned)
     position_table = add("position.weight", config.max_positions);
   if (config.type_vocab > 0) type_table = add("type.weight", config.type_vocab);
+  if (config.relative_buckets > 0) {
+    distance_table = embeddings.add("distance.weight", {config.relative_buckets, config.num_heads},
+                                    table, /*decay=*/false);
+  }
   if (config.embedding_norm)
     embedding_norm = nn::Norm(embeddings, "norm", config.d_model, config.norm);
 }
@@ -190,6 +211,13 @@ Var Transformer::Impl::embed(Context& context, std::span<const std::int32_t> ids
   return x;
 }
 
+// Of the longest text; shorter ones take its corner.
+Var Transformer::Impl::distance_bias(Context& context) const {
+  if (!distance_table.defined()) return {};
+  return autograd::distance_bias(context, distance_table, context.layout->max_length(),
+                                 config.relative_distance);
+}
+
 // norm(activation(dense(x))), each part where there is one.
 Var Transformer::Impl::dense(Context& context, const Var& x) const {
   const ModuleScope scope(context, head_names(config.head.kind).dense);
@@ -237,6 +265,7 @@ Var Transformer::hidden(Context& context, std::span<const std::int32_t> ids,
   nn::ResidualStream stream(impl_->embed(context, ids, extras));
   const char* name = impl_->config.stack_name();
   const ModuleScope scope(context, name);
+  const BiasScope bias(context, impl_->distance_bias(context));
   for (const nn::Block& block : impl_->blocks) block(context, stream);
   Var y = stream.normed(context, impl_->final_norm);
   report(context, name, y);

@@ -81,8 +81,11 @@ Var MultiHeadAttention::operator()(Context& context, const Var& x) const {
     options.softcap = config_.softcap;
     if (context.training) options.dropout_p = config_.dropout;
     options.dropout_key = context.random_key(0);
-    mixed = context.cache != nullptr ? attend_cached(context, qkv, options)
-                                     : autograd::attention(context, qkv, heads_, options);
+    if (context.cache != nullptr) {
+      mixed = attend_cached(context, qkv, options);
+    } else {
+      mixed = autograd::attention(context, qkv, heads_, options, context.attention_bias);
+    }
   }
   if (context.capture != nullptr) context.capture->detail(context.module, "mixed", mixed.value());
   qkv = Var();  // the tape holds what the backward pass needs

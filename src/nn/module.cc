@@ -10,6 +10,10 @@ namespace {
 
 constexpr std::int64_t kAlignElements = 16;
 
+std::int64_t aligned(std::int64_t offset) {
+  return (offset + kAlignElements - 1) / kAlignElements * kAlignElements;
+}
+
 Tensor view_of(const Tensor& flat, std::int64_t offset, const Shape& shape) {
   return flat.narrow(0, offset, shape.numel()).reshape(shape);
 }
@@ -27,27 +31,38 @@ Var Module::add(std::string name, const Shape& shape, const Init& init, bool dec
   require<InternalError>(find(name) == nullptr, "module", "expected one parameter {}, got two",
                          name);
   ParameterGroup& group = groups_.back();
-  std::int64_t offset = 0;
-  if (!group.parameters.empty()) {
-    offset = group.offsets.back() + group.parameters.back().var.value().numel();
-    offset = (offset + kAlignElements - 1) / kAlignElements * kAlignElements;
-  }
   // The shape stands in for the value until finish(): no memory behind it.
   Var var(Tensor::wrap(nullptr, shape, dtype_), /*requires_grad=*/true);
   group.parameters.push_back({std::move(name), var, decay, true, init});
-  group.offsets.push_back(offset);
+  group.offsets.push_back(0);  // finish() lays them out
   return var;
+}
+
+void Module::lend(const std::string& name, const Tensor& value) {
+  for_each([&](Parameter& parameter) {
+    if (parameter.name != name) return;
+    require<ShapeError>(value.shape() == parameter.var.value().shape() && value.dtype() == dtype_,
+                        "module", "{}: expected {} {}, got {} {}", name, dtype_name(dtype_),
+                        parameter.var.value().shape().str(), dtype_name(value.dtype()),
+                        value.shape().str());
+    parameter.var.set_value(value);
+    parameter.lent = true;
+    set_trainable(parameter, false);
+  });
 }
 
 void Module::finish() {
   const MemoryScope scope(MemoryKind::kWeights);
   for (ParameterGroup& group : groups_) {
-    const std::int64_t size =
-        group.parameters.empty()
-            ? 0
-            : group.offsets.back() + group.parameters.back().var.value().numel();
+    std::int64_t size = 0;
+    for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      if (group.parameters[i].lent) continue;
+      group.offsets[i] = aligned(size);
+      size = group.offsets[i] + group.parameters[i].var.value().numel();
+    }
     group.values = Tensor::zeros({size}, dtype_);
     for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+      if (group.parameters[i].lent) continue;
       const Var& var = group.parameters[i].var;
       var.set_value(view_of(group.values, group.offsets[i], var.value().shape()));
     }
@@ -104,6 +119,12 @@ void Module::set_trainable(Parameter& parameter, bool trainable) {
 
 void Module::enable_gradients() {
   const MemoryScope scope(MemoryKind::kGradients);
+  for_each([](const Parameter& p) {
+    require<ArgumentError>(!p.lent, "module",
+                           "expected weights that can be trained, got {} read only from its file; "
+                           "load the model for training",
+                           p.name);
+  });
   for (ParameterGroup& group : groups_) {
     if (group.gradients.defined()) continue;
     group.gradients = Tensor::zeros(group.values.shape(), dtype_);

@@ -18,6 +18,7 @@ struct Parameter {
   bool decay = true;      // false: norms, biases, embeddings
   bool trainable = true;  // change it by Module::set_trainable
   Init init;
+  bool lent = false;  // its value lies elsewhere, read only (Module::lend)
 };
 
 // Flat buffers of one unit (a Block, the embeddings, the head): parameters are views into `values`,
@@ -27,8 +28,8 @@ struct ParameterGroup {
   Tensor values;     // [n] fp32 (fp64 in gradient checks); zero between parameters
   Tensor gradients;  // [n], undefined before enable_gradients()
   std::vector<Parameter> parameters;
-  std::vector<std::int64_t>
-      offsets;  // of each parameter in the flat buffers, multiples of 16 elements
+  // Of each parameter in the flat buffers, multiples of 16 elements; unused where it is lent.
+  std::vector<std::int64_t> offsets;
 };
 
 // The parameters of a model, in a fixed order. Reading is thread-safe.
@@ -43,6 +44,9 @@ class Module {
   void begin_group(std::string name);
   Var add(std::string name, const Shape& shape, const Init& init, bool decay);
   void finish();
+  // Before finish(): the parameter's value is `value`, read only, instead of a part of the flat
+  // buffers; it cannot be trained. ShapeError unless shape and dtype fit.
+  void lend(const std::string& name, const Tensor& value);
   // Random values: a pure function of (seed, parameter name).
   void initialise(std::uint64_t seed);
 

@@ -54,7 +54,7 @@ void read_words(ConfigReader& reader, EncoderConfig& shape) {
   reader.choice("model.norm", norm, {"layer", "rms", "none"});
   reader.choice("model.norm_placement", placement, {"pre", "post", "sandwich"});
   reader.choice("model.activation", activation,
-                {"gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"});
+                {"gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"});
   reader.choice("model.positions", positions, {"sinusoidal", "learned", "rope", "none"}, {"alibi"});
   reader.choice("model.attention", attention, {"auto", "naive", "flash", "window", "linear"});
   reader.choice("model.pooling", pooling, {"first", "mean", "max", "last"});

@@ -71,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ActivationRule,
                          ::testing::Values(Activation::kNone, Activation::kRelu, Activation::kGelu,
                                            Activation::kGeluTanh, Activation::kSilu,
                                            Activation::kSwiglu, Activation::kGeglu,
-                                           Activation::kTanh),
+                                           Activation::kTanh, Activation::kGegluTanh),
                          [](const auto& param_info) {
                            return ops::activation_name(param_info.param);
                          });

@@ -525,7 +525,7 @@ const std::vector<OpCase>& op_cases() {
     std::vector<OpCase> all;
     for (const Activation a :
          {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh,
-          Activation::kSilu, Activation::kSwiglu, Activation::kGeglu, Activation::kTanh}) {
+          Activation::kSilu, Activation::kSwiglu, Activation::kGeglu, Activation::kTanh, Activation::kGegluTanh}) {
       all.push_back(linear_case(a));
       all.push_back(activation_case(a));
     }

@@ -36,6 +36,7 @@ ValueAndSlope evaluate(Activation kind, double x) {
     case Activation::kGeglu:
       return gelu(x);
     case Activation::kGeluTanh:
+    case Activation::kGegluTanh:
       return gelu_tanh(x);
     case Activation::kSilu:
     case Activation::kSwiglu:

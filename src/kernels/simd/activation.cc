@@ -54,7 +54,7 @@ QKV_INLINE ValueAndSlope evaluate(F32 x) {
     return {select(x <= zero(), zero(), x), one};  // NaN stays
   } else if constexpr (kKind == Activation::kGelu || kKind == Activation::kGeglu) {
     return gelu(x);
-  } else if constexpr (kKind == Activation::kGeluTanh) {
+  } else if constexpr (kKind == Activation::kGeluTanh || kKind == Activation::kGegluTanh) {
     return gelu_tanh(x);
   } else if constexpr (kKind == Activation::kSilu || kKind == Activation::kSwiglu) {
     return silu(x);
@@ -66,7 +66,7 @@ QKV_INLINE ValueAndSlope evaluate(F32 x) {
 }
 
 template <Activation kKind>
-constexpr bool kGated = kKind == Activation::kSwiglu || kKind == Activation::kGeglu;
+constexpr bool kGated = is_gated(kKind);
 
 template <Activation kKind>
 void forward_rows(const ActivationForward<float>& p) {
@@ -161,11 +161,13 @@ void forward(const ActivationForward<float>& p) {
       return forward_rows<Activation::kGeglu>(p);
     case Activation::kTanh:
       return forward_rows<Activation::kTanh>(p);
+    case Activation::kGegluTanh:
+      return forward_rows<Activation::kGegluTanh>(p);
   }
 }
 
 void backward(const ActivationBackward<float>& p) {
-  const bool gated = p.kind == Activation::kSwiglu || p.kind == Activation::kGeglu;
+  const bool gated = is_gated(p.kind);
   for (std::int64_t j = 0; p.dbias && j < (gated ? 2 : 1) * p.width; ++j) p.dbias[j] = 0;
   switch (p.kind) {
     case Activation::kNone:
@@ -186,6 +188,8 @@ void backward(const ActivationBackward<float>& p) {
       return backward_rows<Activation::kGeglu>(p);
     case Activation::kTanh:
       return backward_rows<Activation::kTanh>(p);
+    case Activation::kGegluTanh:
+      return backward_rows<Activation::kGegluTanh>(p);
   }
 }
 
