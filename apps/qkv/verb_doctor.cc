@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "doctor/machine.h"
+#include "doctor/symptoms.h"
 #include "terminal.h"
 #include "verbs.h"
 
@@ -18,8 +19,8 @@ namespace {
 constexpr int kFound = 3;
 
 struct DoctorOptions {
-  std::string target;
-  bool rules = false;
+  std::string target, symptom;
+  bool rules = false, page = false;
 };
 
 void print_rules(bool json) {
@@ -34,6 +35,35 @@ void print_rules(bool json) {
     out["symptom"] = rule.symptom;
     out["why"] = rule.why;
     out["remedy"] = rule.remedy;
+    print_json(out);
+  }
+}
+
+void print_symptoms(const std::string& text, bool json) {
+  for (const doctor::Symptom* symptom : doctor::find_symptoms(text)) {
+    Json causes = Json::array();
+    if (!json) print_line(fmt::format("{}\n", symptom->name));
+    int number = 0;
+    for (const doctor::Cause& cause : symptom->causes) {
+      const std::string rule = cause.rule != nullptr ? cause.rule : "";
+      if (!json) {
+        print_line(fmt::format("  {}. {}{}\n     told by: {}\n     remedy:  {}\n", ++number,
+                               cause.what, rule.empty() ? "" : " [" + rule + "]", cause.test,
+                               doctor::remedy_of(cause)));
+        continue;
+      }
+      Json item = Json::object();
+      item["id"] = rule.empty() ? Json() : Json(rule);
+      item["cause"] = cause.what;
+      item["command"] = cause.test;
+      item["remedy"] = doctor::remedy_of(cause);
+      item["doc"] = rule.empty() ? Json() : Json("docs/doctor/" + rule + ".md");
+      causes.push_back(std::move(item));
+    }
+    if (!json) continue;
+    Json out = Json::object();
+    out["symptom"] = symptom->name;
+    out["causes"] = std::move(causes);
     print_json(out);
   }
 }
@@ -62,8 +92,19 @@ int run_doctor(const DoctorOptions& options, const Globals& globals) {
     print_rules(globals.json);
     return 0;
   }
+  if (options.page) {
+    std::string page = doctor::troubleshooting_page();
+    page.pop_back();  // print_line ends the last line
+    print_line(page);
+    return 0;
+  }
+  if (!options.symptom.empty()) {
+    print_symptoms(options.symptom, globals.json);
+    return 0;
+  }
   require<ArgumentError>(!options.target.empty(), "arguments",
-                         "expected a model folder, a .safetensors file, or 'machine', got none");
+                         "expected a model folder, a .safetensors file, 'machine', or --symptom "
+                         "with what is seen, got none");
   Json kernels = Json::array();
   const bool machine = options.target == "machine";
   const doctor::Report report =
@@ -89,10 +130,14 @@ void add_doctor(CLI::App& app, Globals& globals) {
       "doctor", "looks for what is wrong with a model, or with this machine's kernels");
   verb->add_option("TARGET", options->target,
                    "folder of a model, a .safetensors file, or 'machine'");
+  verb->add_option("--symptom", options->symptom,
+                   "what is seen, in words: likely causes, how to tell them apart, remedies");
   verb->add_flag("--rules", options->rules, "lists the rules");
+  verb->add_flag("--troubleshooting", options->page, "docs/troubleshooting.md: all symptoms");
   verb->footer(
       "Exit status: 3 if there is an error, 0 for warnings and notes.\n"
-      "Examples:\n  qkv doctor out/demo\n  qkv doctor machine --json\n  qkv doctor --rules");
+      "Examples:\n  qkv doctor out/demo\n  qkv doctor machine --json\n  qkv doctor --symptom "
+      "\"loss nan\"\n  qkv doctor --rules");
   verb->callback([options, &globals] {
     globals.run = [options, &globals] { return run_doctor(*options, globals); };
   });

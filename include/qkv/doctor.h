@@ -63,6 +63,12 @@ class QKV_API GradientRefused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Rotary positions that an attention function applies to q and k itself, counted from 0.
+struct RopeStatement {
+  bool interleaved = false;  // pairs (2c, 2c + 1); else (c, c + D / 2)
+  double base = 10000;
+};
+
 enum class MaskStyle { kNone, kKeep, kBlock, kAdditive };
 
 // One call. q [B, H, N, D], k and v [B, Hkv, S, D], fp32 or fp64, last dimension contiguous.
@@ -97,6 +103,7 @@ struct AttentionUnderTest {
   bool always_causal = false;             // without being asked
   std::optional<std::int64_t> window;     // always applied: query i sees keys within window - 1
   std::optional<double> scale;            // stated; default 1 / sqrt(D)
+  std::optional<RopeStatement> rope;      // stated
   std::optional<std::int64_t> head_size;  // the only one that it takes
   std::optional<std::int64_t> kv_heads;   // key/value heads of grouped attention
   double time_limit = 10;                 // seconds for one call
@@ -117,6 +124,10 @@ struct ModelUnderTest {
   std::function<Tensor(const ModelCall&, const std::vector<std::int64_t>& chunks)> cached;
   // Names of parameters that the output depends on and that get no gradient. Not set: not probed.
   std::function<std::vector<std::string>(const ModelCall&)> without_gradient;
+  // Attention weights [B, H, N, N] of each layer. Not set: not probed.
+  std::function<std::vector<Tensor>(const ModelCall&)> attention;
+  // forward by the same weights in fp64. Not set: not probed.
+  std::function<Tensor(const ModelCall&)> widened;
   std::function<void(std::uint64_t)> reseed;
 
   std::int64_t vocab_size = 0, max_length = 0;

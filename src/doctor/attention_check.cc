@@ -1,4 +1,5 @@
 // The order of an examination: what everything else rests on comes first.
+#include <cmath>
 #include <string>
 
 #include "base/check.h"
@@ -37,6 +38,7 @@ void examine(Session& session) {
   if (session.formula_known) {
     probe_lengths(session);
     probe_returned_weights(session);
+    probe_long_positions(session);
     probe_float64(session);
     probe_cache(session);
   }
@@ -71,9 +73,13 @@ Report check_attention(const AttentionUnderTest& attention) {
                          "expected kv_heads of at least 1, got {}", attention.kv_heads.value_or(1));
   require<ArgumentError>(attention.window.value_or(1) >= 1, "doctor",
                          "expected a window of at least 1, got {}", attention.window.value_or(1));
+  const double rope_base = attention.rope ? attention.rope->base : 10000;
+  require<ArgumentError>(rope_base > 1 && std::isfinite(rope_base), "doctor",
+                         "expected a rope base above 1, got {}", rope_base);
   Recorder record;
   Session session(attention, record);
   session.causal_always = attention.always_causal;
+  if (attention.rope) session.rotary = Rotary{attention.rope->interleaved, attention.rope->base};
   try {
     examine(session);
   } catch (const Stop&) {

@@ -123,8 +123,29 @@ void check_values(const std::string& name, const Tensor& tensor, Recorder& recor
                  {{"every value", f.least}, {"shape", tensor.shape().str()}});
 }
 
-// Names and shapes of all weights; values are judged on the way.
-std::optional<NamedShapes> read_weights(const fs::path& folder, Recorder& record) {
+// Query weights [H D, C] whose heads are copies of one; or queries, keys and values in one matrix,
+// queries of width C first.
+void check_heads(const std::string& name, const Tensor& tensor, std::int64_t heads,
+                 Recorder& record) {
+  const auto contains = [&](const char* part) { return name.find(part) != std::string::npos; };
+  const bool joined = contains("qkv.weight");
+  if (!(joined || contains("q_proj.weight") || contains("query.weight")) || heads < 2 ||
+      tensor.rank() != 2 || record.has("heads-alike") || tensor.numel() == 0)
+    return;
+  const std::int64_t rows = joined ? tensor.dim(1) : tensor.dim(0);
+  if (rows % heads != 0 || rows > tensor.dim(0)) return;
+  const Tensor x = tensor.contiguous();
+  const std::size_t bytes =
+      static_cast<std::size_t>(rows / heads * x.dim(1)) * dtype_size(x.dtype());
+  const auto* first = static_cast<const char*>(x.raw());
+  for (std::int64_t h = 1; h < heads; ++h)
+    if (std::memcmp(first, first + static_cast<std::size_t>(h) * bytes, bytes) != 0) return;
+  record.error("heads-alike", name, {{"heads with equal query weights", heads}});
+}
+
+// Names and shapes of all weights; values are judged on the way. heads: 0 if they are not known.
+std::optional<NamedShapes> read_weights(const fs::path& folder, std::int64_t heads,
+                                        Recorder& record) {
   const std::vector<fs::path> files = weight_files(folder, record);
   if (files.empty()) return std::nullopt;
   NamedShapes shapes;
@@ -136,6 +157,7 @@ std::optional<NamedShapes> read_weights(const fs::path& folder, Recorder& record
         const Tensor& tensor = file.tensor(name);
         shapes[name] = tensor.shape();
         check_values(name, tensor, record);
+        check_heads(name, tensor, heads, record);
       }
     } catch (const Error& error) {
       record.error("file-damaged", path.filename().string(), {{"what", reason_of(error)}});
@@ -247,7 +269,9 @@ Report check_folder(const fs::path& folder) {
       config.reset();
     }
   }
-  const std::optional<NamedShapes> shapes = read_weights(folder, record);
+  Recorder unheard;  // the shapes are judged below
+  const std::int64_t heads = config ? read_model_shape(*config, unheard).heads : 0;
+  const std::optional<NamedShapes> shapes = read_weights(folder, heads, record);
   if (!config) {
     for (const char* id : {"weights-shape", "weights-missing", "vocabulary", "positions-table"})
       record.undecided(id, "config.json cannot be read");

@@ -14,8 +14,7 @@ constexpr double kBlocked = -std::numeric_limits<double>::infinity();
 // offset to their own score. Set if it is the same everywhere.
 std::optional<double> constant_score(const Session& session, const Setup& setup,
                                      const Array& weights, bool offset) {
-  Array scores = dot_products(setup.q, setup.k,
-                              [&](std::int64_t h) { return group_of(h, setup.q.h, setup.k.h); });
+  const Array scores = session.dots(setup);
   const double factor = session.scale_factor * session.stated_scale(setup.q.d);
   double sum = 0, squares = 0, count = 0;
   for (std::int64_t b = 0; b < weights.b; ++b)

@@ -424,6 +424,110 @@ void probe_gradient(ModelSession& s) {
                  {{"parameters that count and get no gradient", count}});
 }
 
+// All tokens alike: outputs differ by their positions alone, and by the token alone between two
+// such texts.
+void probe_embedding(ModelSession& s) {
+  if (s.record.has("order-blind")) return;
+  const std::int64_t n = s.length();
+  Batch one(1, n), other(1, n);
+  Random random(12);
+  const std::int64_t id = s.draw(random);
+  std::fill(one.ids.begin(), one.ids.end(), id);
+  std::fill(other.ids.begin(), other.ids.end(), s.other(id));
+  const Answer a = s.call(one), b = s.call(other);
+  if (!a || !b || !all_finite(a.out) || !all_finite(b.out)) return;
+  double by_place = 0, by_token = 0, size = 0;
+  for (std::int64_t i = 1; i < n; ++i)
+    for (std::int64_t c = 0; c < a.out.d; ++c) {
+      by_place += std::fabs(a.out.at(0, 0, i, c) - a.out.at(0, 0, i - 1, c));
+      by_token += std::fabs(a.out.at(0, 0, i, c) - b.out.at(0, 0, i, c));
+      size += std::fabs(a.out.at(0, 0, i, c));
+    }
+  if (by_place < 1e-3 * size || by_token == 0) return;  // relative positions, or none of a size
+  const double ratio = by_token / by_place;
+  if (ratio > 0.1) return;
+  Finding& finding = s.record.add(
+      "embedding-scale", ratio < 0.03 ? Severity::kError : Severity::kWarning, "texts of one token",
+      {{"mean change by another token", by_token / size},
+       {"mean change by the next position", by_place / size},
+       {"ratio", ratio}});
+  finding.why = "Positions drown the tokens: " + finding.why;
+}
+
+// What the weights of one layer [B, H, N, N] show.
+struct LayerMap {
+  double spread = 0;      // largest distance from the mean of the row's visible keys
+  double difference = 0;  // largest between the first head and another
+  double hot = 0;         // share of rows with one weight above 0.999
+};
+
+LayerMap read_map(const Array& w) {
+  LayerMap map;
+  std::int64_t rows = 0, hot = 0;
+  for (std::int64_t h = 0; h < w.h; ++h)
+    for (std::int64_t i = 0; i < w.n; ++i) {
+      double most = 0, visible = 0;
+      for (std::int64_t j = 0; j < w.d; ++j) {
+        most = std::max(most, w.at(0, h, i, j));
+        visible += w.at(0, h, i, j) > 0 ? 1 : 0;
+        map.difference = std::max(map.difference, std::fabs(w.at(0, h, i, j) - w.at(0, 0, i, j)));
+      }
+      if (visible < 2) continue;
+      map.spread = std::max(map.spread, most - 1 / visible);
+      ++rows;
+      hot += most > 0.999 ? 1 : 0;
+    }
+  map.hot = rows > 0 ? static_cast<double>(hot) / static_cast<double>(rows) : 0;
+  return map;
+}
+
+void probe_maps(ModelSession& s) {
+  if (!s.f.attention) {
+    for (const char* id : {"heads-alike", "saturated"})
+      s.record.skip(id, "the attention weights are not shown");
+    return;
+  }
+  std::vector<Tensor> layers;
+  try {
+    layers = s.f.attention(ModelSession::make_call(s.random_batch(1, s.length(), 13)));
+  } catch (const std::exception& error) {
+    for (const char* id : {"heads-alike", "saturated"}) s.record.undecided(id, error.what());
+    return;
+  }
+  for (std::size_t at = 0; at < layers.size(); ++at) {
+    if (layers[at].rank() != 4 || layers[at].dim(0) != 1) continue;
+    const Tensor packed = layers[at].to(DType::kFloat64).contiguous();
+    Array w(1, packed.dim(1), packed.dim(2), packed.dim(3));
+    std::copy_n(packed.data<double>(), w.x.size(), w.x.begin());
+    if (!all_finite(w)) continue;
+    const LayerMap map = read_map(w);
+    const std::string where = fmt::format("layer {}", at);
+    if (w.h > 1 && map.spread > 1e-6 && map.difference < 1e-3 * map.spread &&
+        !s.record.has("heads-alike"))
+      s.record.error("heads-alike", where,
+                     {{"heads", w.h},
+                      {"largest difference between two heads", map.difference},
+                      {"largest distance of a weight from an even share", map.spread}});
+    if (map.hot > 0.9 && !s.record.has("saturated"))
+      s.record.add("saturated", Severity::kWarning, where,
+                   {{"share of rows with one key", map.hot}});
+  }
+}
+
+void probe_widened(ModelSession& s) {
+  if (!s.f.widened)
+    return s.record.skip("dtype-drift", "it cannot be run in fp64, or its weights have 16 bits");
+  const Batch batch = s.random_batch(2, s.length(), 14);
+  const Answer narrow = s.call(batch);
+  const Answer wide = s.run(batch, [&](const ModelCall& call) { return s.f.widened(call); });
+  if (!narrow) return;
+  if (!wide) return s.record.undecided("dtype-drift", "fp64: " + wide.error);
+  const double by = largest_difference(narrow.out, wide.out) / std::max(1e-30, largest(wide.out));
+  if (by <= 1e-3) return;
+  s.record.error("dtype-drift", "the same weights in fp32 and in fp64",
+                 {{"largest relative difference", by}});
+}
+
 void examine(ModelSession& s) {
   probe_answer(s);
   probe_repeat(s);
@@ -432,7 +536,10 @@ void examine(ModelSession& s) {
   probe_future(s);
   probe_order(s);
   probe_positions(s);
+  probe_embedding(s);
   probe_cache(s);
+  probe_maps(s);
+  probe_widened(s);
   probe_gradient(s);
 }
 
@@ -452,7 +559,8 @@ Report check_model(const ModelUnderTest& model) {
     examine(session);
   } catch (const Stop&) {
     for (const char* id : {"batch-mates", "padding-leak", "padding-amount", "future-leak",
-                           "order-blind", "position-shift", "cache", "gradient-missing"})
+                           "order-blind", "position-shift", "embedding-scale", "cache",
+                           "heads-alike", "dtype-drift", "gradient-missing"})
       record.undecided(id, "ended early: mend " + record.first_error() + " first");
   }
   return record.take();

@@ -169,8 +169,9 @@ void probe_mask_stand_in(Session& session) {
       for (std::int64_t h = 0; h < session.heads(); ++h)
         for (std::int64_t j = 0; j < 6; ++j) {
           const double sign = j < 4 ? 1 : -1;
-          setup.q.at(b, h, j, 0) = static_cast<double>(static_cast<float>(length));
-          setup.k.at(b, h, j, 0) = static_cast<double>(static_cast<float>(-sign * length));
+          const std::int64_t c0 = session.quiet_channel();
+          setup.q.at(b, h, j, c0) = static_cast<double>(static_cast<float>(length));
+          setup.k.at(b, h, j, c0) = static_cast<double>(static_cast<float>(-sign * length));
           for (std::int64_t c = 0; c < d; ++c) setup.v.at(b, h, j, c) = sign;
         }
     const Trial trial = session.call(setup);

@@ -81,11 +81,6 @@ Slope fit_slope(const Array& weights, const Array& dots) {
   return slope;
 }
 
-Array own_dots(const Setup& setup) {
-  return dot_products(setup.q, setup.k,
-                      [&](std::int64_t h) { return group_of(h, setup.q.h, setup.k.h); });
-}
-
 Setup times(Setup setup, double q, double k) {
   for (double& value : setup.q.x) value *= q;
   for (double& value : setup.k.x) value *= k;
@@ -209,7 +204,8 @@ void judge_formula(Session& session, const Setup& setup, const Trial& plain, dou
   }
   if (leaks_though_causal(session, setup, read.out, where)) return;
   if (name_known_form(session, setup, read.out)) return;
-  const Slope slope = fit_slope(read.out, own_dots(setup));
+  if (name_own_positions(session, setup, read.out, where)) return;
+  const Slope slope = fit_slope(read.out, session.dots(setup));
   Evidence evidence;
   if (ignores_length(session, setup, read.out, evidence)) {
     session.record.error("normalised-qk", where, std::move(evidence));
@@ -406,7 +402,7 @@ void probe_formula(Session& session) {
     const double error = relative_error(session, trial, setup);
     if (error <= session.tolerance) continue;
     judge_formula(session, setup, trial, error);
-    if (!session.causal_always || session.record.any_error()) return;
+    if (!session.formula_known || session.record.any_error()) return;
   }
 }
 
@@ -417,7 +413,7 @@ void probe_large_scores(Session& session) {
     if (!trial || all_finite(trial.out)) continue;
     session.record.error("non-finite", "no mask, large scores",
                          {{"largest score", session.scale_factor * session.stated_scale(setup.q.d) *
-                                                largest(own_dots(setup))}});
+                                                largest(session.dots(setup))}});
     return;
   }
 }
@@ -442,7 +438,7 @@ void probe_lengths(Session& session) {
     Evidence evidence{{"largest error", error}, {"row sums off by", off}};
     const char* id = rows ? "rows-sum" : "reference";
     const Trial read = session.read_weights(setup);
-    const Slope slope = read ? fit_slope(read.out, own_dots(setup)) : Slope{};
+    const Slope slope = read ? fit_slope(read.out, session.dots(setup)) : Slope{};
     const double stated = session.scale_factor * session.stated_scale(setup.q.d);
     if (!rows && slope.usable && slope.residual < 1e-2 * stated &&
         std::fabs(slope.value / stated - 1) > 1e-3) {

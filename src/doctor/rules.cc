@@ -147,6 +147,26 @@ constexpr Rule kRules[] = {
      "model takes.",
      "Number positions from 0 by the mask, form angles in fp32, and make the table as long as "
      "the limit that is stated."},
+    {"rope-pairing", "rotary positions are not those that were stated",
+     "Trained weights give poor answers, and the worse the longer the text; short prompts look "
+     "right.",
+     "Rotations pair channel c with c + D / 2 in one layout and with c + 1 in the other; both give "
+     "smooth numbers. With the wrong pairs, base or sign the scores are those of another model.",
+     "Pair half-split in Hugging Face layout, interleaved in GGUF; rotate q and k both, by the "
+     "same "
+     "positions and the base of the configuration."},
+    {"embedding-scale", "tokens and positions are of unequal size",
+     "Learning is slow at first; the model cares for places and not for words, or the other way "
+     "round.",
+     "Tokens and positions are added: the larger one drowns the other. Embeddings that start at "
+     "1 / sqrt(width) are meant to be multiplied by sqrt(width).",
+     "Multiply the embeddings by sqrt(width), once, where positions are of size 1; else start both "
+     "at one size."},
+    {"heads-alike", "heads of a layer do the same",
+     "Many heads are no better than one; all pictures of attention look alike.",
+     "Heads that start equal get equal gradients and stay equal: the layer has one head's "
+     "capacity.",
+     "Look for weights that were copied or broadcast over heads, and initialise each at random."},
     {"cache", "a step with few queries differs from the full run",
      "Generated text drifts from what the model would say without a cache.",
      "Decoding is the same function: its rows must equal those of the full run.",

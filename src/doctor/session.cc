@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -181,9 +182,31 @@ bool Session::visible(const Setup& setup, const Place& p) const {
 }
 
 Array Session::weights_with(const Setup& setup, const Edit& edit) const {
-  const auto map = [&](std::int64_t h) { return group_of(h, setup.q.h, setup.k.h); };
-  return softmax_rows(dot_products(setup.q, setup.k, map), scale_factor * stated_scale(setup.q.d),
-                      edit);
+  const double factor = scale_factor * stated_scale(setup.q.d);
+  if (slopes.size() != static_cast<std::size_t>(setup.q.h))
+    return softmax_rows(dots(setup), factor, edit);
+  const std::int64_t offset = queries_from_zero ? 0 : setup.keys() - setup.queries();
+  return softmax_rows(dots(setup), factor, [&](const Place& p, double score) {
+    const auto distance = static_cast<double>(std::abs(p.i + offset - p.j));
+    return edit(p, score - slopes[static_cast<std::size_t>(p.h)] * distance);
+  });
+}
+
+Array Session::dots(const Setup& setup,
+                    const std::function<std::int64_t(std::int64_t)>& map) const {
+  if (!rotary || setup.q.d % 2 != 0) return dot_products(setup.q, setup.k, map);
+  const std::int64_t offset = queries_from_zero ? 0 : setup.keys() - setup.queries();
+  return dot_products(rotated(setup.q, offset + rotary->q_shift, *rotary, rotary->q_sign),
+                      rotated(setup.k, 0, *rotary, rotary->k_sign), map);
+}
+
+Array Session::dots(const Setup& setup) const {
+  return dots(setup, [&](std::int64_t h) { return group_of(h, setup.q.h, setup.k.h); });
+}
+
+std::int64_t Session::quiet_channel() const {
+  if (!rotary || head_size() < 2) return 0;
+  return rotary->interleaved ? head_size() - 2 : head_size() / 2 - 1;
 }
 
 Array Session::expected_weights(const Setup& setup) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 
 #include "doctor/formula.h"
 #include "doctor/recorder.h"
+#include "doctor/rotary.h"
 
 namespace qkv::inline v0::doctor {
 
@@ -68,6 +70,11 @@ class Session {
   Array expected_weights(const Setup& setup) const;
   Array expected(const Setup& setup) const;
   Array weights_with(const Setup& setup, const Edit& edit) const;
+  // q k^T with what the function does to q and k by itself; query head h reads key head map(h).
+  Array dots(const Setup& setup, const std::function<std::int64_t(std::int64_t)>& map) const;
+  Array dots(const Setup& setup) const;
+  // A channel that positions leave as it is over a few tokens.
+  std::int64_t quiet_channel() const;
 
   const AttentionUnderTest& f;
   Recorder& record;
@@ -77,6 +84,9 @@ class Session {
   double weight_tolerance = 1e-3;
   bool formula_known = true;  // the plain function is understood: masks can be judged
   bool wrote_inputs = false;
+  std::optional<Rotary> rotary;    // what q and k are rotated by: stated or found
+  std::vector<double> slopes;      // of a bias by distance that the function adds: found
+  bool queries_from_zero = false;  // positions of fewer queries than keys: found
   std::string last_library;
   std::optional<Trial> unmasked;  // weights without mask of the mask probes' setup
 };
@@ -85,6 +95,10 @@ class Session {
 inline std::int64_t group_of(std::int64_t h, std::int64_t heads, std::int64_t kv_heads) {
   return h * kv_heads / heads;
 }
+
+// Positions that the function brings by itself; true if they explain the weights.
+bool name_own_positions(Session& session, const Setup& setup, const Array& weights,
+                        const std::string& where);
 
 // The probes, in the order of an examination. Each adds what it finds.
 void probe_answer(Session& session);   // exception, shape, non-finite; may throw Stop
@@ -95,8 +109,9 @@ void probe_formula(Session& session);  // normalised-qk, scale, saturated, dtype
 void probe_large_scores(Session& session);  // non-finite
 void probe_lengths(Session& session);       // rows-sum, reference
 void probe_returned_weights(Session& session);
-void probe_float64(Session& session);    // dtype-drift
-void probe_views(Session& session);      // views
+void probe_long_positions(Session& session);  // position-shift
+void probe_float64(Session& session);         // dtype-drift
+void probe_views(Session& session);           // views
 void probe_mask(Session& session);       // mask-ignored, -polarity, -value, rows-sum, batch-mates
 void probe_mask_bias(Session& session);  // finite biases of additive masks
 void probe_mask_stand_in(Session& session);  // mask-value

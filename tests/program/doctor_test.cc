@@ -73,6 +73,22 @@ TEST(DoctorVerb, warnings_end_with_0) {
   EXPECT_NE(run.out.find("warning"), std::string::npos) << run.out;
 }
 
+TEST(DoctorVerb, a_symptom_leads_to_causes) {
+  const Finished run = run_qkv({"doctor", "--symptom", "loss nan", "--json"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const Json json = Json::parse(run.out.substr(0, run.out.find('\n')));
+  EXPECT_EQ(json.at("symptom").as_string(), "the loss is NaN or infinite");
+  const Json& cause = json.at("causes").at(std::size_t{0});
+  EXPECT_EQ(cause.at("id").as_string(), "non-finite");
+  for (const char* key : {"cause", "command", "remedy", "doc"})
+    EXPECT_FALSE(cause.at(key).as_string().empty()) << key;
+  const Finished text = run_qkv({"doctor", "--symptom", "loss nan"});
+  EXPECT_NE(text.out.find("[non-finite]"), std::string::npos) << text.out;
+  const Finished unknown = run_qkv({"doctor", "--symptom", "xyzzy"});
+  EXPECT_EQ(unknown.status, 2);
+  EXPECT_NE(unknown.err.find("the loss jumps"), std::string::npos) << unknown.err;
+}
+
 TEST(DoctorVerb, machine_names_every_kernel) {
   const Finished run =
       run_qkv({"doctor", "machine", "--json"}, {.environment = {"QKV_MAX_ISA=generic"}});

@@ -135,6 +135,13 @@ const std::vector<FolderMutant>& folder_mutants() {
            weight(w, "classifier.bias").data<float>()[0] = std::numeric_limits<float>::infinity();
          });
        }},
+      {"heads_copied", "heads-alike",
+       [](const fs::path& f) {
+         edit_weights(f, [](Weights& w) {
+           const Tensor& x = weight(w, "attention.qkv.weight");  // 2 heads of 8 rows of queries
+           x.narrow(0, 8, 8).copy_from(x.narrow(0, 0, 8));
+         });
+       }},
       {"zeroed_matrix", "weights-constant",
        [](const fs::path& f) {
          edit_weights(f, [](Weights& w) { weight(w, "feed_forward.up.weight").fill(0); });

@@ -51,6 +51,7 @@ class Model {
           out.data<float>()[(b * n + i) * kWidth + c] =
               static_cast<float>(x[static_cast<std::size_t>(i)][static_cast<std::size_t>(c)]);
     }
+    if (is(ModelFault::kRoundsToBfloat16)) return out.to(DType::kBFloat16).to(DType::kFloat32);
     if (is(ModelFault::kBatchMean)) mix_batch(out);
     if (is(ModelFault::kAllNaN)) out.fill(std::numeric_limits<double>::quiet_NaN());
     return is(ModelFault::kWrongShape) ? out.transpose(0, 1) : out;
@@ -90,6 +91,7 @@ class Model {
       const std::int64_t at = position(next, n) + (i + 1 == n ? shift : 0);
       for (std::int64_t c = 0; c < kWidth; ++c) {
         double value = weights().token[static_cast<std::size_t>(ids[i] * kWidth + c)];
+        if (is(ModelFault::kEmbeddingTooSmall)) value *= 0.005;
         if (!is(ModelFault::kNoPositions))
           value += weights().position[static_cast<std::size_t>(at % kPositions * kWidth + c)];
         x[static_cast<std::size_t>(i)][static_cast<std::size_t>(c)] = value;
@@ -184,6 +186,22 @@ Tensor cached(ModelFault fault, const ModelCall& call, const std::vector<std::in
   return out;
 }
 
+// Attention maps of one layer with three heads.
+std::vector<Tensor> maps(ModelFault fault, std::int64_t n) {
+  Tensor w = Tensor::zeros({1, 3, n, n});
+  Random random(5);
+  for (std::int64_t row = 0; row < 3 * n; ++row) {
+    float* x = w.data<float>() + row * n;
+    float sum = 0;
+    for (std::int64_t j = 0; j < n; ++j)
+      sum += x[j] = static_cast<float>(std::exp(random.normal()));
+    for (std::int64_t j = 0; j < n; ++j) x[j] /= sum;
+  }
+  if (fault == ModelFault::kHeadsAlike)
+    for (const std::int64_t head : {1, 2}) w.select(1, head).copy_from(w.select(1, 0));
+  return {w};
+}
+
 }  // namespace
 
 const std::vector<ModelMutant>& model_mutants() {
@@ -209,6 +227,9 @@ const std::vector<ModelMutant>& model_mutants() {
       {kPositionsInBfloat16, "model_positions_collide", "position-shift"},
       {kCacheShiftsPositions, "model_cache_shifts_positions", "cache", true},
       {kGradientCut, "model_gradient_cut", "gradient-missing"},
+      {kEmbeddingTooSmall, "model_embedding_not_scaled", "embedding-scale"},
+      {kHeadsAlike, "model_heads_alike", "heads-alike"},
+      {kRoundsToBfloat16, "model_rounds_to_bfloat16", "dtype-drift"},
   };
   return list;
 }
@@ -229,6 +250,10 @@ doctor::ModelUnderTest make_model(const ModelMutant& mutant, bool healthy) {
       return cached(fault, call, chunks);
     };
   }
+  f.attention = [fault](const ModelCall& call) { return maps(fault, call.ids.dim(1)); };
+  f.widened = [causal](const ModelCall& call) {
+    return Model(ModelFault::kNone, causal, 0).run(call);
+  };
   if (fault != ModelFault::kNoise) f.reseed = [draws](std::uint64_t seed) { *draws = 1000 * seed; };
   f.without_gradient = [fault](const ModelCall&) {
     return fault == ModelFault::kGradientCut ? std::vector<std::string>{"layers.0.key.weight"}

@@ -27,7 +27,10 @@ enum class ModelFault {
   kPositionsCutOff,
   kPositionsInBfloat16,
   kCacheShiftsPositions,
-  kGradientCut
+  kGradientCut,
+  kEmbeddingTooSmall,
+  kHeadsAlike,
+  kRoundsToBfloat16
 };
 
 struct ModelMutant {
