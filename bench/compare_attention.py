@@ -72,7 +72,7 @@ def main() -> None:
     shapes_file = args.out / "attention-shapes.json"
     shapes_file.write_text(json.dumps(shapes))
     with BenchmarkLock() as lock:
-        peer = Turns("torch", [sys.executable, str(ROOT / "bench/peers/attention_torch.py"), str(shapes_file), "--threads", str(args.threads), "--turns"])
+        peer = Turns("torch", [sys.executable, str(ROOT / "bench/peers/attention_turns.py"), str(shapes_file), "--threads", str(args.threads), "--turns"])
         ours, theirs = [], []
         for turn in range(args.turns):
             ours.append(run_qkv(shapes_file, args, lock))

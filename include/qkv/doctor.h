@@ -128,6 +128,10 @@ struct ModelUnderTest {
   std::function<std::vector<Tensor>(const ModelCall&)> attention;
   // forward by the same weights in fp64. Not set: not probed.
   std::function<Tensor(const ModelCall&)> widened;
+  // When all parameters move by small steps of a line: mean second difference of the output over
+  // its mean change. A smooth function gives next to nothing, rounding inside much. Not set: not
+  // probed.
+  std::function<double(const ModelCall&)> roughness;
   std::function<void(std::uint64_t)> reseed;
 
   std::int64_t vocab_size = 0, max_length = 0;

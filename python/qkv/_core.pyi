@@ -164,6 +164,8 @@ def _check_attention(
     head_size: int | None,
     kv_heads: int | None,
     window: int | None,
+    rope: str | None,
+    rope_base: float,
     time_limit: float,
 ) -> tuple[str, str]: ...
 def _check_model(

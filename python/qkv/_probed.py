@@ -5,6 +5,7 @@ Every call runs in a thread of its own, so that one that does not return ends th
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import inspect
 import sys
@@ -228,7 +229,7 @@ class _Attention(_Probed):
             finally:
                 tracemalloc.stop()
 
-        return _run(work, 3 * self.time_limit)
+        return _run(work, self.time_limit)
 
     @property
     def backward(self) -> Any:
@@ -311,6 +312,7 @@ class _Model(_Probed):
     def __init__(self, fn: Callable[..., Any], vocab_size: int | None, max_length: int | None, causal: bool | None,
                  time_limit: float) -> None:
         super().__init__(fn, time_limit)
+        self.copy: Any = None
         self.hugging = type(fn).__module__.startswith("transformers.") and hasattr(fn, "config")
         config = getattr(fn, "config", None) if self.hugging else None
         if causal is None and self.hugging and getattr(config, "model_type", "") in _DECODERS:
@@ -325,10 +327,11 @@ class _Model(_Probed):
                       if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
         self.takes_padding = self.hugging or len(positional) != 1 or positional[0].kind == positional[0].VAR_POSITIONAL
 
-    def call(self, ids: Any, mask: Any) -> Any:
+    def call(self, ids: Any, mask: Any, module: Any = None) -> Any:
+        fn = self.fn if module is None else module
         if self.hugging:
-            return _hidden(self.fn(input_ids=ids, attention_mask=mask))
-        return _hidden(self.fn(ids, mask) if self.takes_padding else self.fn(ids))
+            return _hidden(fn(input_ids=ids, attention_mask=mask))
+        return _hidden(fn(ids, mask) if self.takes_padding else fn(ids))
 
     def forward(self, ids: Any, mask: Any) -> Any:
         def work() -> Any:
@@ -350,6 +353,58 @@ class _Model(_Probed):
             return self.torch.cat(parts, 1)
 
         return _to_numpy(_run(work, self.time_limit))
+
+    def _wide(self) -> Any:
+        """A copy of the module in fp64 that shows its attention."""
+        if self.copy is None:
+            self.copy = copy.deepcopy(self.fn).double()
+            if self.hugging and hasattr(self.copy, "set_attn_implementation"):
+                self.copy.set_attn_implementation("eager")
+        return self.copy
+
+    def _widened(self, ids: Any, mask: Any) -> Any:
+        def work() -> Any:
+            with self.torch.no_grad():
+                return self.call(*self.arrays(ids, mask), module=self._wide())
+
+        return _to_numpy(_run(work, 3 * self.time_limit))
+
+    def _roughness(self, ids: Any, mask: Any) -> float:
+        return _run(lambda: self._second_difference(*self.arrays(ids, mask)), 6 * self.time_limit)
+
+    def _second_difference(self, ids: Any, mask: Any) -> float:
+        """In fp64 where the module runs in it: then only what it rounds itself is left."""
+        torch = self.torch
+        with torch.no_grad():
+            module, step, allowance = self._wide(), 2e-4, 1.0
+            try:
+                self.call(ids, mask, module=module)
+            except RuntimeError:  # it mixes fp64 with a type of its own
+                module, step, allowance = copy.deepcopy(self.fn), 1e-3, 6.0
+            kept = [p.detach().clone() for p in module.parameters()]
+            generator, outs = torch.Generator().manual_seed(3), []
+            noise = [torch.randn(p.shape, generator=generator, dtype=p.dtype) if p.is_floating_point() else None for p in kept]
+            for steps in range(3):
+                for parameter, start, direction in zip(module.parameters(), kept, noise):
+                    if direction is not None:
+                        parameter.copy_(start * (1 + steps * step * direction))
+                outs.append(self.call(ids, mask, module=module).double())
+            for parameter, start in zip(module.parameters(), kept):
+                parameter.copy_(start)
+        change = float((outs[2] - outs[0]).abs().mean())
+        return float((outs[2] - 2 * outs[1] + outs[0]).abs().mean()) / change / allowance if change > 0 else 0.0
+
+    def _attention(self, ids: Any, mask: Any) -> list[Any]:
+        def work() -> list[Any]:
+            rows, masks = self.arrays(ids, mask)
+            with self.torch.no_grad():
+                out = self._wide()(input_ids=rows, attention_mask=masks, output_attentions=True)
+            return [w for w in getattr(out, "attentions", None) or () if w is not None]
+
+        maps = _run(work, 3 * self.time_limit)
+        if not maps:
+            raise ValueError("the model gives no attention weights")
+        return [_to_numpy(w) for w in maps]
 
     def _without_gradient(self, ids: Any, mask: Any) -> list[str]:
         return _run(lambda: self._find_without_gradient(*self.arrays(ids, mask)), 6 * self.time_limit)
@@ -384,6 +439,25 @@ class _Model(_Probed):
     def cached(self) -> Any:
         able = self.hugging and self.causal and "past_key_values" in _parameters(self.fn)
         return self._cached if able and self.torch is not None else None
+
+    @property
+    def widened(self) -> Any:
+        return self._widened if self._can_be_copied() else None
+
+    @property
+    def roughness(self) -> Any:
+        return self._roughness if self._can_be_copied() else None
+
+    @property
+    def attention(self) -> Any:
+        return self._attention if self.hugging and self._can_be_copied() else None
+
+    def _can_be_copied(self) -> bool:
+        """A module of fp32 weights of which there is room for another one."""
+        if self.torch is None or not isinstance(self.fn, self.torch.nn.Module):
+            return False
+        weights = [p for p in self.fn.parameters() if p.is_floating_point()]
+        return all(p.dtype == self.torch.float32 for p in weights) and sum(p.numel() for p in weights) < 2e8
 
     @property
     def without_gradient(self) -> Any:

@@ -105,6 +105,8 @@ def check(
     framework: str | None = None,
     kv_heads: int | None = None,
     head_size: int | None = None,
+    rope: str | None = None,
+    rope_base: float = 10000.0,
     vocab_size: int | None = None,
     max_length: int | None = None,
     time_limit: float = 10.0,
@@ -117,6 +119,7 @@ def check(
       scale: if it is meant to be another than 1 / sqrt(head size). window: a window that it always applies.
       causal: True: it is causal without being asked; False: causality is not probed; None: only if it has is_causal.
       kv_heads: number of key/value heads, for grouped attention. head_size: the only one that it takes.
+      rope: if it rotates q and k by their positions itself: "half" (channel c with c + D / 2) or "interleaved" (2c with 2c + 1).
     model: fn(ids, attention_mask) of integers [batch, length] (1 = real) to [batch, length, width], or a module of
     transformers. vocab_size and max_length are needed unless the module's configuration says them. causal: True if no token
     may see later ones.
@@ -140,7 +143,8 @@ def check(
                 adapter, mask=mask if adapter.mask_name else None,
                 takes_causal=adapter.causal_name is not None and causal is not False,
                 always_causal=causal is True and adapter.causal_name is None, takes_window=adapter.window_name is not None,
-                scale=scale, head_size=head_size, kv_heads=kv_heads, window=window, time_limit=float(time_limit)))
+                scale=scale, head_size=head_size, kv_heads=kv_heads, window=window, rope=rope, rope_base=float(rope_base),
+                time_limit=float(time_limit)))
         adapter = model_adapter(model, framework, vocab_size, max_length, causal, float(time_limit))
         return _report(_core._check_model(adapter, vocab_size=adapter.vocab_size, max_length=adapter.max_length,
                                           causal=adapter.causal, takes_padding=adapter.takes_padding,

@@ -74,6 +74,14 @@ doctor::MaskStyle parse_style(const std::optional<std::string>& name) {
                       *name);
 }
 
+std::optional<doctor::RopeStatement> parse_rope(const std::optional<std::string>& pairing,
+                                                double base) {
+  if (!pairing) return std::nullopt;
+  require<ArgumentError>(*pairing == "half" || *pairing == "interleaved", "doctor",
+                         "expected rope 'half', 'interleaved' or None, got '{}'", *pairing);
+  return doctor::RopeStatement{*pairing == "interleaved", base};
+}
+
 template <class Check>
 ReportText text_of(Check&& check) {
   try {
@@ -89,7 +97,8 @@ struct AttentionFacts {
   bool takes_causal, always_causal, takes_window;
   std::optional<double> scale;
   std::optional<std::int64_t> head_size, kv_heads, window;
-  double time_limit;
+  std::optional<std::string> rope;
+  double rope_base, time_limit;
 };
 
 // `adapter`: forward(q, k, v, mask, causal, window) -> (out, weights or None, library); and, or
@@ -104,6 +113,7 @@ ReportText check_attention(nb::object adapter, const AttentionFacts& facts) {
   f.head_size = facts.head_size;
   f.kv_heads = facts.kv_heads;
   f.window = facts.window;
+  f.rope = parse_rope(facts.rope, facts.rope_base);
   f.time_limit = facts.time_limit;
   f.forward = [adapter](const doctor::AttentionCall& call) {
     return guarded([&] {
@@ -147,7 +157,8 @@ struct ModelFacts {
   double time_limit;
 };
 
-// `adapter`: forward(ids, mask) -> hidden; and, or None, cached(ids, mask, chunks),
+// `adapter`: forward(ids, mask) -> hidden; and, or None, cached(ids, mask, chunks), widened(ids,
+// mask) -> hidden in fp64, attention(ids, mask) -> weights of each layer, roughness(ids, mask),
 // without_gradient(ids, mask) -> names, reseed(seed).
 ReportText check_model(nb::object adapter, const ModelFacts& facts) {
   doctor::ModelUnderTest f;
@@ -169,6 +180,34 @@ ReportText check_model(nb::object adapter, const ModelFacts& facts) {
         return tensor_or_nothing(adapter.attr("cached")(export_numpy(call.ids),
                                                         export_numpy(call.attention_mask), chunks),
                                  "output");
+      });
+    };
+  }
+  if (!adapter.attr("widened").is_none()) {
+    f.widened = [adapter](const doctor::ModelCall& call) {
+      return guarded([&] {
+        return tensor_or_nothing(
+            adapter.attr("widened")(export_numpy(call.ids), export_numpy(call.attention_mask)),
+            "output");
+      });
+    };
+  }
+  if (!adapter.attr("roughness").is_none()) {
+    f.roughness = [adapter](const doctor::ModelCall& call) {
+      return guarded([&] {
+        return nb::cast<double>(
+            adapter.attr("roughness")(export_numpy(call.ids), export_numpy(call.attention_mask)));
+      });
+    };
+  }
+  if (!adapter.attr("attention").is_none()) {
+    f.attention = [adapter](const doctor::ModelCall& call) {
+      return guarded([&] {
+        std::vector<Tensor> layers;
+        const nb::object maps =
+            adapter.attr("attention")(export_numpy(call.ids), export_numpy(call.attention_mask));
+        for (const nb::handle layer : maps) layers.push_back(tensor_or_nothing(layer, "weights"));
+        return layers;
       });
     };
   }
@@ -196,14 +235,14 @@ void bind_doctor(nb::module_& m) {
       [](nb::object adapter, std::optional<std::string> mask, bool takes_causal, bool always_causal,
          bool takes_window, std::optional<double> scale, std::optional<std::int64_t> head_size,
          std::optional<std::int64_t> kv_heads, std::optional<std::int64_t> window,
-         double time_limit) {
+         std::optional<std::string> rope, double rope_base, double time_limit) {
         return check_attention(adapter, {mask, takes_causal, always_causal, takes_window, scale,
-                                         head_size, kv_heads, window, time_limit});
+                                         head_size, kv_heads, window, rope, rope_base, time_limit});
       },
       nb::arg("adapter"), nb::kw_only(), nb::arg("mask").none(), nb::arg("takes_causal"),
       nb::arg("always_causal"), nb::arg("takes_window"), nb::arg("scale").none(),
       nb::arg("head_size").none(), nb::arg("kv_heads").none(), nb::arg("window").none(),
-      nb::arg("time_limit"));
+      nb::arg("rope").none(), nb::arg("rope_base"), nb::arg("time_limit"));
   m.def(
       "_check_model",
       [](nb::object adapter, std::int64_t vocab_size, std::int64_t max_length,

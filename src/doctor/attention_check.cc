@@ -2,6 +2,8 @@
 #include <cmath>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
 #include "doctor/session.h"
 
@@ -85,6 +87,11 @@ Report check_attention(const AttentionUnderTest& attention) {
   } catch (const Stop&) {
     for (const char* id : kAfterRepeat)
       record.undecided(id, "ended early: mend " + record.first_error() + " first");
+  } catch (const TimeUp&) {
+    const std::string reason =
+        fmt::format("not reached: the calls before took {:.0f} s", session.seconds_spent);
+    for (const char* id : kAfterRepeat)
+      if (!record.has(id)) record.undecided(id, reason);
   }
   return record.take();
 }

@@ -373,7 +373,7 @@ void probe_positions(ModelSession& s) {
     return;
   }
   if (s.record.has("order-blind")) return;
-  for (const std::int64_t p : {n - 3, n - n / 4, n / 2, n / 4}) {
+  for (const std::int64_t p : {n - 3, n - n / 4, n / 2, n / 4, std::int64_t{0}, std::int64_t{1}}) {
     if (p < 0 || p + 2 >= n || n < 8) continue;
     const auto effect = order_effect(s, batch, a.out, p);
     if (!effect || effect->token < 1e-4) continue;
@@ -436,10 +436,14 @@ void probe_embedding(ModelSession& s) {
   std::fill(other.ids.begin(), other.ids.end(), s.other(id));
   const Answer a = s.call(one), b = s.call(other);
   if (!a || !b || !all_finite(a.out) || !all_finite(b.out)) return;
+  std::vector<double> mean(static_cast<std::size_t>(a.out.d), 0.0);
+  for (std::int64_t i = 0; i < n; ++i)
+    for (std::int64_t c = 0; c < a.out.d; ++c)
+      mean[static_cast<std::size_t>(c)] += a.out.at(0, 0, i, c) / static_cast<double>(n);
   double by_place = 0, by_token = 0, size = 0;
-  for (std::int64_t i = 1; i < n; ++i)
+  for (std::int64_t i = 0; i < n; ++i)
     for (std::int64_t c = 0; c < a.out.d; ++c) {
-      by_place += std::fabs(a.out.at(0, 0, i, c) - a.out.at(0, 0, i - 1, c));
+      by_place += std::fabs(a.out.at(0, 0, i, c) - mean[static_cast<std::size_t>(c)]);
       by_token += std::fabs(a.out.at(0, 0, i, c) - b.out.at(0, 0, i, c));
       size += std::fabs(a.out.at(0, 0, i, c));
     }
@@ -447,9 +451,9 @@ void probe_embedding(ModelSession& s) {
   const double ratio = by_token / by_place;
   if (ratio > 0.1) return;
   Finding& finding = s.record.add(
-      "embedding-scale", ratio < 0.03 ? Severity::kError : Severity::kWarning, "texts of one token",
+      "embedding-scale", ratio < 0.05 ? Severity::kError : Severity::kWarning, "texts of one token",
       {{"mean change by another token", by_token / size},
-       {"mean change by the next position", by_place / size},
+       {"mean change by the position", by_place / size},
        {"ratio", ratio}});
   finding.why = "Positions drown the tokens: " + finding.why;
 }
@@ -528,6 +532,19 @@ void probe_widened(ModelSession& s) {
                  {{"largest relative difference", by}});
 }
 
+void probe_roughness(ModelSession& s) {
+  if (!s.f.roughness || s.record.has("dtype-drift")) return;
+  double rough = 0;
+  try {
+    rough = s.f.roughness(ModelSession::make_call(s.random_batch(2, s.length(), 15)));
+  } catch (const std::exception& error) {
+    return s.record.undecided("dtype-drift", error.what());
+  }
+  if (!(rough > 0.05)) return;
+  s.record.error("dtype-drift", "all parameters moved by small steps",
+                 {{"mean second difference over mean change", rough}});
+}
+
 void examine(ModelSession& s) {
   probe_answer(s);
   probe_repeat(s);
@@ -540,6 +557,7 @@ void examine(ModelSession& s) {
   probe_cache(s);
   probe_maps(s);
   probe_widened(s);
+  probe_roughness(s);
   probe_gradient(s);
 }
 

@@ -14,6 +14,7 @@ namespace qkv::inline v0::doctor {
 namespace {
 
 constexpr double kBlocked = -std::numeric_limits<double>::infinity();
+constexpr double kBudgets = 2;  // time limits that all calls together may take
 
 void store(const Tensor& tensor, std::size_t at, double value) {
   if (tensor.dtype() == DType::kFloat64) {
@@ -106,6 +107,7 @@ AttentionCall Session::make_call(const Setup& setup, DType dtype, Memory memory)
 }
 
 Trial Session::call(const Setup& setup, DType dtype, Memory memory) {
+  if (seconds_spent > kBudgets * f.time_limit) throw TimeUp{};
   const AttentionCall call = make_call(setup, dtype, memory);
   const Tensor copies[] = {call.q.clone(), call.k.clone(), call.v.clone()};
   const std::string what =
@@ -125,6 +127,7 @@ Trial Session::call(const Setup& setup, DType dtype, Memory memory) {
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  seconds_spent += seconds;
   if (late || seconds > f.time_limit) {
     record.error("exception", what,
                  {{"time limit in seconds", f.time_limit},

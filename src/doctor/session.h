@@ -45,7 +45,8 @@ struct Trial {
   explicit operator bool() const { return error.empty(); }
 };
 
-struct Stop {};  // thrown to end an examination: a finding says why
+struct Stop {};    // thrown to end an examination: a finding says why
+struct TimeUp {};  // thrown when the calls of an examination took too long together
 
 class Session {
  public:
@@ -78,7 +79,8 @@ class Session {
 
   const AttentionUnderTest& f;
   Recorder& record;
-  double scale_factor = 1;  // what the function uses, times the stated scale: found by the probes
+  double seconds_spent = 0;  // in calls
+  double scale_factor = 1;   // what the function uses, times the stated scale: found by the probes
   bool causal_always = false;  // stated or found
   double tolerance = 1e-4;     // of values, relative to the largest
   double weight_tolerance = 1e-3;

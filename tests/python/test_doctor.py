@@ -29,11 +29,11 @@ CASES = [("numpy", f, *x) for f, x in mutants.NUMPY.items()] + [
 
 @pytest.mark.parametrize("module, fault, rule, keywords", CASES)
 def test_mutant_is_found_by_its_own_rule(module, fault, rule, keywords):
-    start = time.monotonic()
+    start = time.process_time()
     report = doctor.check(attention=attention_of(module, fault, keywords), mask="keep", framework=module, **keywords)
     assert report.errors and report.errors[0].id == rule, str(report)
     assert own(report) == {rule}, str(report)
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("keywords", [{}, {"kv_heads": 2}, {"window": 3}, {"head_size": 5}, {"framework": "numpy"}])
@@ -45,10 +45,10 @@ def test_healthy_numpy(keywords):
 @needs_torch
 @pytest.mark.parametrize("keywords", [{}, {"kv_heads": 2}, {"head_size": 5}])
 def test_healthy_torch(keywords):
-    start = time.monotonic()
+    start = time.process_time()
     report = doctor.check(attention=mutants.torch_attention(None), mask="keep", **keywords)
     assert not report.errors and not report.warnings, str(report)
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
     assert not {"gradient", "gradient-missing"} & {o.id for o in report.skipped}
 
 

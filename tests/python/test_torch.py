@@ -208,6 +208,87 @@ def test_compiles_to_one_graph():
             assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+def test_compiles_with_inductor_to_one_graph():
+    torch._dynamo.reset()
+    q, k, v = (randn(1, 2, 6, 8, dtype=torch.float32, grad=True, seed=s) for s in range(3))
+
+    def step(q, k, v):
+        return (sdpa(torch.tanh(q), k, v, is_causal=True) * 2).square().sum()
+
+    compiled = torch.compile(step, fullgraph=True)
+    got, wanted = compiled(q, k, v), step(q, k, v)
+    assert torch.allclose(got, wanted, rtol=1e-5)
+    for a, b in zip(torch.autograd.grad(got, (q, k, v)), torch.autograd.grad(wanted, (q, k, v))):
+        assert torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert torch._dynamo.explain(step)(q, k, v).graph_count == 1
+
+
+def test_vmap():
+    q, k, v = randn(3, 2, 4, 5, 3), randn(3, 2, 2, 6, 3), randn(2, 2, 6, 3)
+    bias = randn(3, 1, 4, 5, 6)
+
+    def one(q, k, bias):
+        return sdpa(q, k, v, bias, enable_gqa=True)
+
+    wanted = torch.stack([one(*x) for x in zip(q, k, bias)])
+    assert torch.allclose(torch.func.vmap(one)(q, k, bias), wanted)
+    assert torch.allclose(torch.func.vmap(one, in_dims=(1, 2, 3))(q.movedim(0, 1), k.movedim(0, 2), bias.movedim(0, 3)), wanted)
+    assert torch.allclose(torch.func.vmap(one, in_dims=(0, 0, None))(q, k, bias[0]), torch.stack([one(a, b, bias[0]) for a, b in zip(q, k)]))
+    gradients = torch.func.vmap(torch.func.grad(lambda *x: one(*x).square().sum(), argnums=(0, 1, 2)))(q, k, bias)
+    for i in range(3):
+        single = torch.func.grad(lambda *x: one(*x).square().sum(), argnums=(0, 1, 2))(q[i], k[i], bias[i])
+        for a, b in zip(gradients, single):
+            assert torch.allclose(a[i], b, atol=1e-12)
+    per_sample = torch.func.vmap(torch.func.grad(lambda b, q: one(q, k[0], b).square().sum()), in_dims=(None, 0))(bias[0], q)
+    for i in range(3):
+        assert torch.allclose(per_sample[i], torch.func.grad(lambda b, i=i: one(q[i], k[0], b).square().sum())(bias[0]), atol=1e-12)
+
+
+def test_vmap_over_dropout_is_refused_in_words():
+    x = randn(2, 1, 2, 3, 4)
+    with pytest.raises((qkv.UnsupportedError, RuntimeError), match="one seed under vmap|randomness"):
+        torch.func.vmap(lambda x: sdpa(x, x, x, dropout_p=0.5), randomness="different")(x)
+
+
+def test_packed_attention():
+    lengths, keys = [3, 0, 5], [4, 2, 5]
+    cu_q, cu_k = (torch.tensor([0, *n]).cumsum(0) for n in (lengths, keys))
+    q, k, v = randn(8, 4, 3, grad=True), randn(11, 2, 3, grad=True), randn(11, 2, 5, grad=True)
+
+    def packed(q, k, v, **options):
+        return qkv.torch.packed_attention(q, k, v, cu_q, cu_k, **options)
+
+    out = packed(q, k, v, is_causal=True)
+    for b, n in enumerate(lengths):
+        single = [x[cu[b]:cu[b + 1]].transpose(0, 1) for x, cu in ((q, cu_q), (k, cu_k), (v, cu_k))]
+        keep = torch.ones(n, keys[b], dtype=torch.bool).tril(keys[b] - n)
+        assert torch.allclose(out[cu_q[b]:cu_q[b + 1]].transpose(0, 1), by_definition(*single, keep, enable_gqa=True), atol=1e-12)
+    for options in ({}, {"window": 2}, {"window": (1, 0), "softcap": 2.0}, {"scale": 0.3, "is_causal": True}):
+        assert torch.autograd.gradcheck(lambda *x, o=options: packed(*x, **o), (q, k, v), fast_mode=True)
+    alike = qkv.torch.packed_attention(q, q, q, cu_q)
+    assert torch.equal(alike, qkv.torch.packed_attention(q, q, q, cu_q, cu_q))
+    torch.library.opcheck(torch.ops.qkv.packed_attention.default, (q, k, v, cu_q, cu_k, None, 0.0, True, -1, -1, None, None))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *x: packed(*x).sum(), fullgraph=True, backend="aot_eager")(q, k, v)
+    assert torch.allclose(compiled, packed(q, k, v).sum())
+    torch.manual_seed(1)
+    dropped = packed(q, k, v, dropout_p=0.5)
+    torch.manual_seed(1)
+    assert torch.equal(dropped, packed(q, k, v, dropout_p=0.5)) and torch.autograd.grad(dropped.sum(), v)[0].isfinite().all()
+
+
+def test_packed_attention_refuses_in_the_librarys_words():
+    x = torch.zeros(4, 1, 2)
+    with pytest.raises(qkv.ShapeError, match="cu_seqlens_q in ascending order"):
+        qkv.torch.packed_attention(x, x, x, torch.tensor([0, 3, 2, 4]))
+    with pytest.raises(qkv.ShapeError, match="to end with the 4 tokens"):
+        qkv.torch.packed_attention(x, x, x, torch.tensor([0, 3]))
+    with pytest.raises(qkv.ArgumentError, match="at least 1 key"):
+        qkv.torch.packed_attention(x, x, x, torch.tensor([0, 4]), window=0)
+    first = torch.autograd.grad(qkv.torch.packed_attention(x.clone().requires_grad_(), x, x.requires_grad_(), [0, 4]).sum(), x, create_graph=True)
+    assert first[0].shape == x.shape
+
+
 def test_compiled_dropout_has_its_gradient():
     torch._dynamo.reset()
     x = randn(1, 1, 6, 4, grad=True)
