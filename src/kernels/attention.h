@@ -176,9 +176,10 @@ struct AttentionStatistic<double> {
   using Type = double;
 };
 
-// bf16 operands in the place of q, k, v and out, for kernels that take products of them.
+// bf16 operands in the place of q, k, v, out and dout, for kernels that take products of them;
+// gradients are fp32.
 struct NarrowOperands {
-  AttentionOperand<const BFloat16> q, k, v;
+  AttentionOperand<const BFloat16> q, k, v, dout;
   AttentionOperand<BFloat16> out;
 };
 

@@ -57,8 +57,10 @@ void take_narrow(FlashHead& head, const Problem& p, std::int64_t b, std::int64_t
   head.narrow_q = input(from.q, p.queries, h);
   head.narrow_k = input(from.k, p.keys, kv);
   head.narrow_v = input(from.v, p.keys, kv);
-  if (from.out.data)
-    head.narrow_out = narrow_output(from.out.at(p.queries, b, h), from.out.token_stride);
+  BFloat16* out = from.out.at(p.queries, b, h);
+  head.narrow_out = narrow_output(out, from.out.token_stride);
+  head.narrow_o = narrow_rows(out, from.out.token_stride);
+  if (from.dout.data) head.narrow_dout = input(from.dout, p.queries, h);
 }
 
 // Equal tiles of whole registers; a function of the length alone.
@@ -103,14 +105,18 @@ FlashHead make_head(const Problem& p, std::int64_t b, std::int64_t h, std::int64
 }
 
 // Floats of scratch: the layouts are forward_buffers and backward_buffers in kernels/simd.
-std::int64_t forward_scratch(const FlashHead& h, std::int64_t lanes) {
+std::int64_t forward_scratch(const FlashTable& table, const FlashHead& h) {
+  if (table.forward_scratch) return table.forward_scratch(h);
+  const std::int64_t lanes = table.lanes;
   const std::int64_t head_width = round_up(h.head_size, lanes);
   const std::int64_t value_width = round_up(h.value_size, lanes);
   const std::int64_t group = std::min(kForwardTiles * h.tile, round_up(h.queries, h.tile));
   return kForwardKeys * (2 * h.tile + head_width + value_width) +
          group * (h.head_size + value_width);
 }
-std::int64_t backward_scratch(const FlashHead& h, std::int64_t lanes) {
+std::int64_t backward_scratch(const FlashTable& table, const FlashHead& h) {
+  if (table.backward_scratch) return table.backward_scratch(h);
+  const std::int64_t lanes = table.lanes;
   const std::int64_t padded = round_up(std::min(h.queries, backward_queries(h.tile)), h.tile);
   const std::int64_t head_width = round_up(h.head_size, lanes);
   const std::int64_t value_width = round_up(h.value_size, lanes);
@@ -164,15 +170,14 @@ std::vector<Item> plan(const Problem& p, std::int64_t heads, std::int64_t lanes,
 template <class Body>
 void with_head(const FlashTable& table, const Problem& p, std::int64_t b, std::int64_t h,
                const AttentionBiasGradient* dbias,
-               std::int64_t (*scratch)(const FlashHead&, std::int64_t), const Body& body) {
+               std::int64_t (*scratch)(const FlashTable&, const FlashHead&), const Body& body) {
   FlashHead head = make_head(p, b, h, table.lanes);
   const BiasContext context{&p.mask, b, h, head.offset, dbias, nullptr, false};
   if (p.mask.has_bias()) head.fill_bias = fill_bias;
   if (dbias) head.add_bias_gradient = add_bias_gradient;
   head.bias_context = &context;
-  const std::int64_t floats =
-      table.forward_scratch ? table.forward_scratch(head) : scratch(head, table.lanes);
-  head.scratch = thread_scratch_of<float>(static_cast<std::size_t>(floats), kScratchSlot);
+  head.scratch =
+      thread_scratch_of<float>(static_cast<std::size_t>(scratch(table, head)), kScratchSlot);
   body(head);
 }
 

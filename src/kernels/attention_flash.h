@@ -51,7 +51,7 @@ struct FlashHead {
   FlashRows q, k, v, dout;
   FlashOutput out, dq, dk, dv;
   // Of kernels that take products of bf16: their operands as they are stored.
-  NarrowRows narrow_q, narrow_k, narrow_v;
+  NarrowRows narrow_q, narrow_k, narrow_v, narrow_o, narrow_dout;
   NarrowOutput narrow_out;
   float* lse;
   std::int64_t queries, keys;  // N, and the keys that lengths leave of S
@@ -137,8 +137,9 @@ struct FlashTable {
   void (*widen)(NarrowRows from, std::int64_t count, std::int64_t depth, float* to);
   void (*narrow)(const float* from, std::int64_t count, std::int64_t depth, NarrowOutput to);
   std::int64_t lanes;
-  // Floats of scratch memory that forward needs where it is not that of fp32 operands.
+  // Floats of scratch memory where they are not those of fp32 operands.
   std::int64_t (*forward_scratch)(const FlashHead& head);
+  std::int64_t (*backward_scratch)(const FlashHead& head);
 };
 
 template <class T>

@@ -84,6 +84,14 @@ void amx_forward(const AttentionProblem<BFloat16>& problem) {
 void dot_forward(const AttentionProblem<BFloat16>& problem) {
   pairs_forward(avx512_bf16::kPairTable, avx512::kFlashTable, problem);
 }
+void amx_backward(const AttentionProblem<BFloat16>& problem) {
+  const PairTableScope* scope = PairTableScope::current();
+  if (scope != nullptr) return pairs_backward(scope->pairs(), scope->wide(), problem);
+  pairs_backward(amx::kPairTable, avx512::kFlashTable, problem);
+}
+void dot_backward(const AttentionProblem<BFloat16>& problem) {
+  pairs_backward(avx512_bf16::kPairTable, avx512::kFlashTable, problem);
+}
 #endif
 
 // Of fp32, bf16 and fp16 storage.
@@ -101,8 +109,8 @@ constexpr AttentionImplementation<T> kAll[] = {
 #if defined(__x86_64__)
 constexpr AttentionImplementation<BFloat16> kBFloat16[] = {
     decode<BFloat16, avx512::kFlashTable, Isa::kAvx512>("decode-avx512"),
-    {"flash-amx", amx_refusal, amx_forward, backward_with<avx512::kFlashTable, BFloat16>},
-    {"flash-avx512_bf16", dot_refusal, dot_forward, backward_with<avx512::kFlashTable, BFloat16>},
+    {"flash-amx", amx_refusal, amx_forward, amx_backward},
+    {"flash-avx512_bf16", dot_refusal, dot_forward, dot_backward},
     flash<BFloat16, avx512::kFlashTable, Isa::kAvx512>("flash-avx512"),
     decode<BFloat16, avx2::kFlashTable, Isa::kAvx2>("decode-avx2"),
     flash<BFloat16, avx2::kFlashTable, Isa::kAvx2>("flash-avx2"),

@@ -2,6 +2,7 @@
 // scratch memory, runs as a problem of its own, and its results are narrowed. Scores, softmax and
 // sums are those of fp32. Decoding widens part by part: see attention_decode.cc.
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "qkv/threads.h"
@@ -10,6 +11,7 @@
 #include "kernels/attention_bias.h"
 #include "kernels/attention_decode.h"
 #include "kernels/attention_flash.h"
+#include "kernels/attention_pairs.h"
 #include "kernels/attention_workspace.h"
 #include "kernels/narrow_rows.h"
 
@@ -17,19 +19,20 @@ namespace qkv::inline v0::kernels {
 
 namespace {
 
-// Key/value head kv of sequence b as a padded fp32 problem of one sequence, in memory of its own.
+// Key/value head kv of sequence b as a padded problem of one sequence with fp32 in memory of its
+// own: all operands, or only gradients where the kernels read bf16 (`kept`).
 template <class T>
 class WideHead {
  public:
   WideHead(const FlashTable& table, const AttentionProblem<T>& from, std::int64_t b,
-           std::int64_t kv, bool backward)
+           std::int64_t kv, bool backward, bool kept = false)
       : table_(table),
         from_(from),
         b_(b),
         kv_(kv),
         n_(from.queries.length(b)),
         s_(from.keys.length(b)),
-        memory_(floats(from, n_, s_, backward)) {
+        memory_(floats(from, n_, s_, backward, kept)) {
     float* at = memory_.data();
     const std::int64_t d = from.head_size, dv = from.value_size, group = from.group();
     const auto operand = [&](std::int64_t heads, std::int64_t tokens, std::int64_t depth) {
@@ -46,14 +49,18 @@ class WideHead {
     set_options();
     problem.lse = at;
     at += group * n_;
-    problem.q = input(from.q, true, d);
-    problem.k = input(from.k, false, d);
-    problem.v = input(from.v, false, dv);
-    problem.out = operand(group, n_, dv);
-    if (!backward) return;
-    widen({from.out.data, from.out.token_stride, from.out.head_stride, from.out.sequence_stride},
-          true, dv, problem.out);
-    problem.dout = input(from.dout, true, dv);
+    if (kept) {
+      keep_operands();
+    } else {
+      problem.q = input(from.q, true, d);
+      problem.k = input(from.k, false, d);
+      problem.v = input(from.v, false, dv);
+      problem.out = operand(group, n_, dv);
+      if (!backward) return;
+      widen({from.out.data, from.out.token_stride, from.out.head_stride, from.out.sequence_stride},
+            true, dv, problem.out);
+      problem.dout = input(from.dout, true, dv);
+    }
     problem.dq = operand(group, n_, d);
     problem.dk = operand(1, s_, d);
     problem.dv = operand(1, s_, dv);
@@ -76,10 +83,24 @@ class WideHead {
 
  private:
   static std::int64_t floats(const AttentionProblem<T>& p, std::int64_t n, std::int64_t s,
-                             bool backward) {
+                             bool backward, bool kept) {
+    if (kept) return p.group() * n * (p.head_size + 1) + s * (p.head_size + p.value_size);
     const std::int64_t inputs =
         p.group() * n * (p.head_size + p.value_size + 1) + s * (p.head_size + p.value_size);
     return backward ? 2 * inputs + p.group() * n * p.value_size : inputs;
+  }
+
+  void keep_operands() {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const auto at = [&]<class U>(const AttentionOperand<U>& x, bool is_query) {
+        const AttentionSequences& sequences = is_query ? from_.queries : from_.keys;
+        return AttentionOperand<U>{x.at(sequences, b_, first_head(is_query)), x.token_stride,
+                                   x.head_stride, 0};
+      };
+      narrow_ = {at(from_.q, true), at(from_.k, false), at(from_.v, false), at(from_.dout, true),
+                 at(from_.out, true)};
+      problem.narrow = &narrow_;
+    }
   }
 
   // Everything but operands: the masks begin at this sequence and its first head.
@@ -132,6 +153,7 @@ class WideHead {
   const AttentionProblem<T>& from_;
   std::int64_t b_, kv_, n_, s_, sample_ = 0;
   std::vector<AttentionMaskArray> arrays_;
+  NarrowOperands narrow_;
   Workspace<float> memory_;
 };
 
@@ -156,15 +178,19 @@ void forward_narrow(const FlashTable& table, const AttentionProblem<T>& p) {
   });
 }
 
+// pairs: kernels that read bf16, for what is not decoded; null: none.
 template <class T>
-void backward_narrow(const FlashTable& table, const AttentionProblem<T>& p) {
+void backward_narrow(const FlashTable& table, const FlashTable* pairs,
+                     const AttentionProblem<T>& p) {
   const auto run = [&](std::int64_t b, std::int64_t kv, const AttentionBiasGradient* dbias) {
-    WideHead<T> head(table, p, b, kv, true);
+    const bool kept = pairs != nullptr && !is_decoded(p, b);
+    WideHead<T> head(table, p, b, kv, true, kept);
+    const FlashTable& kernels = kept ? *pairs : table;
     if (dbias) {
       head.problem.dbias = *dbias;
-      flash_add_backward(table, head.problem);
+      flash_add_backward(kernels, head.problem);
     } else {
-      flash_backward(table, head.problem);
+      flash_backward(kernels, head.problem);
     }
     head.store_backward();
   };
@@ -183,6 +209,11 @@ void backward_narrow(const FlashTable& table, const AttentionProblem<T>& p) {
 
 }  // namespace
 
+void pairs_backward(const FlashTable& pairs, const FlashTable& wide,
+                    const AttentionProblem<BFloat16>& problem) {
+  backward_narrow(wide, &pairs, problem);
+}
+
 template <>
 void flash_forward(const FlashTable& table, const AttentionProblem<BFloat16>& problem) {
   forward_narrow(table, problem);
@@ -193,11 +224,11 @@ void flash_forward(const FlashTable& table, const AttentionProblem<Float16>& pro
 }
 template <>
 void flash_backward(const FlashTable& table, const AttentionProblem<BFloat16>& problem) {
-  backward_narrow(table, problem);
+  backward_narrow(table, nullptr, problem);
 }
 template <>
 void flash_backward(const FlashTable& table, const AttentionProblem<Float16>& problem) {
-  backward_narrow(table, problem);
+  backward_narrow(table, nullptr, problem);
 }
 
 }  // namespace qkv::inline v0::kernels

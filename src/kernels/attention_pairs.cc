@@ -38,7 +38,7 @@ AttentionProblem<float> with_narrow(const AttentionProblem<BFloat16>& p,
 void pairs_forward(const FlashTable& pairs, const FlashTable& wide,
                    const AttentionProblem<BFloat16>& p) {
   decode_forward(wide, p);
-  const NarrowOperands narrow = {p.q, p.k, p.v, p.out};
+  const NarrowOperands narrow = {p.q, p.k, p.v, {}, p.out};
   flash_forward(pairs, with_narrow(p, narrow));
 }
 

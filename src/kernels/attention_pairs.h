@@ -12,6 +12,9 @@ namespace qkv::inline v0::kernels {
 // `pairs` runs the tiles, `wide` (a table of fp32) what they leave: sequences that are decoded.
 void pairs_forward(const FlashTable& pairs, const FlashTable& wide,
                    const AttentionProblem<BFloat16>& problem);
+// Gradients are summed in fp32 and rounded once.
+void pairs_backward(const FlashTable& pairs, const FlashTable& wide,
+                    const AttentionProblem<BFloat16>& problem);
 
 // Why dot products of pairs are not the choice of this processor although it has them; empty if
 // they are. A rule of the vendor, so that bits do not change from run to run: with AMD (Zen 4, Zen

@@ -1,5 +1,5 @@
 // Attention on products of bf16, for one of the instruction sets that have them.
-#include "kernels/simd/attention_pairs_forward.h"
+#include "kernels/simd/attention_pairs_backward.h"
 #if defined(QKV_ISA_amx)
 #include "kernels/simd/attention_tiles.h"
 #endif
@@ -13,8 +13,13 @@ using Engine = DotEngine;
 #endif
 
 extern const FlashTable kPairTable;
-const FlashTable kPairTable = {
-    pair_forward<Engine>,        nullptr, nullptr, nullptr, nullptr, Engine::kColumns,
-    pair_forward_scratch<Engine>};
+const FlashTable kPairTable = {pair_forward<Engine>,
+                               pair_backward<Engine>,
+                               nullptr,
+                               nullptr,
+                               nullptr,
+                               Engine::kColumns,
+                               pair_forward_scratch<Engine>,
+                               pair_backward_scratch<Engine>};
 
 }  // namespace qkv::inline v0::kernels::QKV_ISA

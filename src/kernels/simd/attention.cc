@@ -8,7 +8,7 @@ namespace qkv::inline v0::kernels::QKV_ISA {
 
 extern const FlashTable kFlashTable;
 const FlashTable kFlashTable = {forward_queries, backward_range, decode_keys, widen_rows,
-                                narrow_rows,     kLanes,         nullptr};
+                                narrow_rows,     kLanes,         nullptr,     nullptr};
 
 extern const LinearTable kLinearTable;
 const LinearTable kLinearTable = {linear_forward, linear_backward, kLanes};

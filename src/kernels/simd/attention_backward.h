@@ -81,7 +81,7 @@ struct KeyBlock {
     }
   }
   if (h.add_bias_gradient) give_to_bias(h, t, b, mask);
-  if (h.softcap != 0 || h.add_bias_gradient) finish_gradients(h, t, b, mask);
+  if (h.softcap != 0 || h.add_bias_gradient) finish_gradients(h, t, b, mask, h.scale);
   const bool finite = !mask.partial || (all_finite(block.k, t.keys, h.head_size) &&
                                         all_finite(q, t.queries, h.head_size) &&
                                         all_finite(g, t.queries, h.value_size));

@@ -25,6 +25,7 @@ struct BackwardBuffers {
   // Score gradients carry the scale from the first, but where they serve the bias or the soft-cap
   // before.
   float early_scale;
+  float score_factor;  // of products to scores where nothing else happens to them
 };
 QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h, FlashRange queries) {
   const std::int64_t tile = h.tile, padded = round_up(queries.end - queries.begin, tile);
@@ -35,6 +36,7 @@ QKV_INLINE BackwardBuffers backward_buffers(const FlashHead& h, FlashRange queri
   b.in_place = head_width == h.head_size && value_width == h.value_size && h.queries <= tile &&
                h.keys <= kBackwardKeys;
   b.early_scale = h.softcap != 0 || h.add_bias_gradient ? 1 : h.scale;
+  b.score_factor = 1;
   b.q = h.scratch;
   b.dout = b.q + padded * h.head_size;
   b.lse = b.dout + padded * h.value_size;

@@ -162,4 +162,19 @@ template <class Engine>
   }
 }
 
+// Row m needs depths [m + low, m + high] (in numbers, not words).
+template <class Engine>
+[[gnu::noinline]] static void pairs_by_depth_of_rows(Engine& engine, const Product& p,
+                                                     std::int64_t rows, std::int64_t columns,
+                                                     Band band) {
+  if (is_everything(band)) return pairs_all(engine, p, rows, columns);
+  for (std::int64_t m = 0; m < rows; m += Engine::kBandRows) {
+    const std::int64_t height = smaller(Engine::kBandRows, rows - m);
+    const RowRange words =
+        word_range<Engine>(clamp_to(m + band.low, 0, 2 * p.depth),
+                           clamp_to(m + height + band.high, 0, 2 * p.depth), p.depth);
+    engine.run(p, {m, engine_rows<Engine>(height), 0, columns, words.begin, words.end});
+  }
+}
+
 }  // namespace qkv::inline v0::kernels::QKV_ISA

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/simd/attention_buffers.h"
-#include "kernels/simd/attention_forward.h"
+#include "kernels/simd/attention_softmax.h"
 
 namespace qkv::inline v0::kernels::QKV_ISA {
 
@@ -11,15 +11,17 @@ QKV_INLINE F32 score_gradient(F32 p, F32 dp, F32 delta) {
   return keep(p != zero(), p * (dp - delta));
 }
 
-// Of one register of queries: scores s to weights p = 2^(s - lse), and dp to ds = p (dp - delta).
+// Of one register of queries: scores s to weights p = 2^(factor s - lse), and dp to ds = p (dp -
+// delta).
 QKV_INLINE void gradient_register(const FlashTile& t, const BackwardBuffers& b, RowRange range,
                                   std::int64_t lane) {
   const std::int64_t query = t.first_query - b.first + lane;
-  const F32 lse = load(b.lse + query), delta = load(b.delta + query);
+  const F32 shift = zero() - load(b.lse + query), delta = load(b.delta + query);
+  const F32 factor = set(b.score_factor);
   for (std::int64_t r = range.begin; r < range.end; ++r) {
     float* weight = b.weights + r * t.stride + lane;
     float* gradient = b.score_gradients + r * t.stride + lane;
-    const F32 p = exp2_weight(load(weight) - lse);
+    const F32 p = exp2_weight(fma(load(weight), factor, shift));
     store(weight, p);
     store(gradient, score_gradient(p, load(gradient), delta));
   }
@@ -52,11 +54,11 @@ QKV_INLINE void gradient_register_in_passes(const FlashHead& h, const FlashTile&
                                             const BackwardBuffers& b, RowRange range,
                                             std::int64_t lane, bool own_delta) {
   const std::int64_t query = t.first_query - b.first + lane;
-  const F32 lse = load(b.lse + query);
+  const F32 shift = zero() - load(b.lse + query), factor = set(b.score_factor);
   F32 delta = own_delta ? zero() : load(b.delta + query), total = zero();
   for (std::int64_t r = range.begin; r < range.end; ++r) {
     float* weight = b.weights + r * t.stride + lane;
-    const F32 p = exp2_weight(load(weight) - lse);
+    const F32 p = exp2_weight(fma(load(weight), factor, shift));
     store(weight, p);
     total = total + p;
     if (own_delta && !h.dropout)
@@ -93,8 +95,8 @@ QKV_INLINE void give_to_bias(const FlashHead& h, const FlashTile& t, const Backw
 // What a late scale leaves to do: gradients of capped scores to those of products. A hidden key
 // may have any slope.
 QKV_INLINE void finish_gradients(const FlashHead& h, const FlashTile& t, const BackwardBuffers& b,
-                                 const TileMask& mask) {
-  const F32 scale = set(h.scale);
+                                 const TileMask& mask, float late_scale) {
+  const F32 scale = set(late_scale);
   for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
     const RowRange range = rows_of_register(mask, lane, t.keys);
     for (std::int64_t r = range.begin; r < range.end; ++r) {

@@ -34,6 +34,19 @@ QKV_INLINE F32 pair_up(F32 low, F32 high) {
 }
 #endif
 
+// Words of the numbers of a and then b, rounded to nearest even.
+#if defined(QKV_ISA_avx512_bf16)
+QKV_INLINE F32 join_numbers(F32 a, F32 b) { return {(__m512)_mm512_cvtne2ps_pbh(b.v, a.v)}; }
+#else
+QKV_INLINE F32 join_numbers(F32 a, F32 b) {
+  std::uint32_t numbers[2 * kLanes], words[kLanes];
+  store(numbers, narrow_brain(a));
+  store(numbers + kLanes, narrow_brain(b));
+  for (int i = 0; i < kLanes; ++i) words[i] = numbers[2 * i] | numbers[2 * i + 1] << 16;
+  return as_f32(load(words));
+}
+#endif
+
 // c + the products of both halves. As VDPBF16PS: denormal numbers count as zero.
 struct PairStep {
 #if defined(QKV_ISA_avx512_bf16)
@@ -118,32 +131,48 @@ struct WordBlock {
   }
 }
 
-// Whether no number of the words is infinite or NaN; `count` is a multiple of kLanes.
-QKV_INLINE bool words_are_finite(const float* words, std::int64_t count) {
-  const U32 low = set(0x7F80u), high = set(0x7F800000u);
-  Mask special = first_lanes(0);
-  for (std::int64_t i = 0; i < count; i += kLanes) {
-    const U32 word = as_u32(load(words + i));
-    special = special | ((word & low) == low) | ((word & high) == high);
-  }
-  return !any(special);
+// The halves of words that hold infinity or NaN, all bits of them set.
+QKV_INLINE U32 special_halves(U32 words) {
+  const U32 low = set(0x7F80u), high = set(0x7F800000u), none = set(0u);
+  return select_bits((words & low) == low, set(0xFFFFu), none) |
+         select_bits((words & high) == high, set(0xFFFF0000u), none);
 }
 
-// As a product of pairs over all its depth, but a coefficient (a number of a, or of b) that is
-// exactly zero adds nothing whatever it meets. For tiles where something hidden is not finite.
-[[maybe_unused, gnu::noinline]] static void pairs_selected(const Product& p, std::int64_t rows,
-                                                           std::int64_t vectors,
-                                                           bool coefficients_in_b) {
+// Infinity and NaN in packed operands. A product takes all numbers but these as it always does;
+// what is special is then added by number, and only where its coefficient is not zero. So what is
+// hidden changes no bit, and what is seen is passed on.
+//
+// Takes special numbers out of words, `count` a multiple of kLanes; whether there were none.
+QKV_INLINE bool take_specials_out(float* words, std::int64_t count) {
+  Mask any_special = first_lanes(0);
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const U32 word = as_u32(load(words + i)), special = special_halves(word);
+    any_special = any_special | ~(special == set(0u));
+    if (any(any_special)) store(words + i, as_f32(word & (special ^ set(0xFFFFFFFFu))));
+  }
+  return !any(any_special);
+}
+// Leaves nothing else in them.
+QKV_INLINE void leave_specials(float* words, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const U32 word = as_u32(load(words + i));
+    store(words + i, as_f32(word & special_halves(word)));
+  }
+}
+
+// Adds the products of numbers that are both not zero: of coefficients, and of specials.
+[[maybe_unused, gnu::noinline]] static void add_specials(const Product& p, std::int64_t rows,
+                                                         std::int64_t vectors) {
   for (std::int64_t m = 0; m < rows; ++m)
     for (std::int64_t n = 0; n < vectors * kLanes; n += kLanes) {
       float* at = p.c + m * p.c_stride + n;
-      F32 c = p.add ? load(at) : zero();
-      if (p.add && p.pre_columns) c = c * load(p.pre_columns + n);
+      F32 c = load(at);
       for (std::int64_t k = 0; k < p.depth; ++k) {
         const F32 a = set(p.a[m * p.a_row + k]), b = load(p.b + k * p.b_stride + n);
-        const F32 coefficient = coefficients_in_b ? b : a;
-        c = select(low_half(coefficient) != zero(), fma(low_half(a), low_half(b), c), c);
-        c = select(high_half(coefficient) != zero(), fma(high_half(a), high_half(b), c), c);
+        const Mask low = (low_half(a) != zero()) & (low_half(b) != zero());
+        const Mask high = (high_half(a) != zero()) & (high_half(b) != zero());
+        c = select(low, fma(low_half(a), low_half(b), c), c);
+        c = select(high, fma(high_half(a), high_half(b), c), c);
       }
       store(at, c);
     }

@@ -10,18 +10,31 @@ namespace qkv::inline v0::kernels::QKV_ISA {
 // Rows of keys and values in whole registers of any engine.
 constexpr std::int64_t kPairLanes = 16;
 
+// Hands out a head's scratch memory in whole lines; without memory, counts it.
+struct ScratchCutter {
+  float* base;
+  std::int64_t used = 0;
+
+  QKV_INLINE float* operator()(std::int64_t floats) {
+    float* at = base ? base + used : nullptr;
+    used += round_up(floats, kPairLanes);
+    return at;
+  }
+};
+
 // Scratch memory of a head. Values are packed by blocks of kForwardKeys keys, [Dv][keys / 2] each.
 struct PairForwardBuffers {
-  float* q;        // [D / 2][tile]
-  float* scores;   // [kForwardKeys][tile]
-  float* bias;     // likewise
-  float* weights;  // [kForwardKeys / 2][tile]
-  float* out;      // [Dv][tile]
-  float* rows;     // [tile][Dv], or rows on their way
-  float* k;        // [S][D / 2]
-  float* v;        // blocks
-  float* finite;   // of each block of values: 1 or 0
-  float* end;
+  float* q;                   // [D / 2][tile]
+  float* scores;              // [kForwardKeys][tile]
+  float* bias;                // likewise
+  float* weights;             // [kForwardKeys / 2][tile]
+  float* out;                 // [Dv][tile]
+  float* rows;                // [tile][Dv], or rows on their way
+  float* k;                   // [S][D / 2]
+  float* v;                   // blocks
+  float* finite;              // of each block of values: 1 or 0
+  float* specials;            // a block
+  std::int64_t floats;        // in all
   std::int64_t words;         // of a row of q and k
   std::int64_t packed_words;  // likewise, as they are packed
   std::int64_t values;        // Dv in whole registers
@@ -33,41 +46,53 @@ QKV_INLINE PairForwardBuffers pair_forward_buffers(const FlashHead& h) {
   b.packed_words = round_up(b.words, kPairLanes);
   b.values = round_up(h.value_size, kPairLanes);
   const std::int64_t blocks = (h.keys + kForwardKeys - 1) / kForwardKeys;
-  b.q = h.scratch;
-  b.scores = b.q + b.packed_words * h.tile;
-  b.bias = b.scores + kForwardKeys * h.tile;
-  b.weights = b.bias + kForwardKeys * h.tile;
-  b.out = b.weights + kForwardKeys / 2 * h.tile;
-  b.rows = b.out + b.values * h.tile;
-  const std::int64_t query_row = larger(b.values, b.packed_words);
-  b.k = b.rows + larger(h.tile * query_row, kForwardKeys / 2 * b.values);
-  b.v = b.k + round_up(h.keys, kPairBlock) * b.packed_words;
-  b.finite = b.v + blocks * kForwardKeys / 2 * b.values;
-  b.end = b.finite + round_up(blocks, kPairLanes);
+  ScratchCutter take = {h.scratch};
+  b.q = take(b.packed_words * h.tile);
+  b.scores = take(kForwardKeys * h.tile);
+  b.bias = take(kForwardKeys * h.tile);
+  b.weights = take(kForwardKeys / 2 * h.tile);
+  b.out = take(b.values * h.tile);
+  b.rows = take(larger(h.tile * larger(b.values, b.packed_words), kForwardKeys / 2 * b.values));
+  b.k = take(round_up(h.keys, kPairBlock) * b.packed_words);
+  b.v = take(blocks * kForwardKeys / 2 * b.values);
+  b.finite = take(blocks);
+  b.specials = take(kForwardKeys / 2 * b.values);
+  b.floats = take.used;
   return b;
 }
 template <class Engine>
 static std::int64_t pair_forward_scratch(const FlashHead& head) {
   FlashHead at_zero = head;
   at_zero.scratch = nullptr;
-  const PairForwardBuffers b = pair_forward_buffers<Engine>(at_zero);
-  return b.end - b.q;
+  return pair_forward_buffers<Engine>(at_zero).floats;
 }
 
-// Keys [first, end) and their values, first a multiple of kForwardKeys; rows are numbered from it.
+// Values of keys [first, first + count) as a block; `specials` and nothing else, or all but them:
+// whether there were none.
+QKV_INLINE bool pack_values(const FlashHead& h, const PairForwardBuffers& b, RowRange keys,
+                            float* block, bool specials) {
+  const std::int64_t count = keys.end - keys.begin, padded = round_up(count, kPairBlock);
+  pack_row_pairs(rows_from(h.narrow_v, keys.begin), {count, h.value_size, padded}, b.rows,
+                 b.values);
+  bool none = false;
+  if (specials)
+    leave_specials(b.rows, padded / 2 * b.values);
+  else
+    none = take_specials_out(b.rows, padded / 2 * b.values);
+  transpose_words({b.rows, b.values, padded / 2, b.values}, block, kForwardKeys / 2);
+  return none;
+}
+
+// Keys and their values, begin a multiple of kForwardKeys; rows are numbered from it.
 [[gnu::noinline]] static void pack_keys(const FlashHead& h, const PairForwardBuffers& b,
                                         RowRange keys) {
   const std::int64_t count = keys.end - keys.begin;
   pack_rows(rows_from(h.narrow_k, keys.begin), {count, h.head_size, round_up(count, kPairBlock)},
             b.k, b.packed_words);
-  for (std::int64_t first = 0; first < count; first += kForwardKeys) {
-    const std::int64_t in_block = smaller(kForwardKeys, count - first);
-    const std::int64_t padded = round_up(in_block, kPairBlock);
-    float* block = b.v + first / 2 * b.values;
-    pack_row_pairs(rows_from(h.narrow_v, keys.begin + first), {in_block, h.value_size, padded},
-                   b.rows, b.values);
-    b.finite[first / kForwardKeys] = words_are_finite(b.rows, padded / 2 * b.values) ? 1 : 0;
-    transpose_words({b.rows, b.values, padded / 2, b.values}, block, kForwardKeys / 2);
+  for (std::int64_t at = 0; at < count; at += kForwardKeys) {
+    const std::int64_t first = keys.begin + at;
+    const RowRange block = {first, smaller(first + kForwardKeys, keys.end)};
+    b.finite[at / kForwardKeys] = pack_values(h, b, block, b.v + at / 2 * b.values, false) ? 1 : 0;
   }
 }
 
@@ -92,13 +117,18 @@ QKV_INLINE void store_pairs(RowRange range, std::int64_t rows, float* words, std
   for (; r < rows; r += 2) store(words + r / 2 * stride, zero());
 }
 
-// Weights of a tile of scores, rounded to bf16; their sums are those of fp32. Scores are products
-// alone where nothing else happens to them: then the scale is left to the exponent.
+// Whether nothing but the scale happens to products: then it is left to the exponent. Hidden scores
+// are -inf, which another factor would not keep.
+QKV_INLINE bool scores_are_products(const FlashHead& h, const TileMask& mask) {
+  return h.softcap == 0 && h.slope == 0 && !mask.bias && h.query_scale > 0;
+}
+
+// Weights of a tile of scores, rounded to bf16; their sums are those of fp32.
 [[gnu::noinline]] static void pair_weights(const FlashHead& h, const FlashTile& t,
                                            const TileMask& mask, const PairForwardBuffers& b,
                                            RunningSoftmax& state) {
   const std::int64_t padded = round_up(t.keys, kPairBlock);
-  const bool plain = h.softcap == 0 && h.slope == 0 && !mask.bias && h.query_scale > 0;
+  const bool plain = scores_are_products(h, mask);
   const F32 factor = set(plain ? h.query_scale : 1.0f);
   for (std::int64_t lane = 0; lane < t.stride; lane += kLanes) {
     const RowRange range = rows_of_register(mask, lane, t.keys);
@@ -178,12 +208,13 @@ template <class Engine>
     const Product values = {
         b.v + row / 2 * b.values,        kForwardKeys / 2, 1,       b.weights, width,  b.out, width,
         engine_words<Engine>(tile.keys), nullptr,          nullptr, begun,     rescale};
-    // Behind the last key of the tile others may follow in the packed block.
-    const bool hides = mask.partial || tile.keys < kForwardKeys;
-    if (hides && b.finite[row / kForwardKeys] == 0)
-      pairs_selected(values, b.values, width / kLanes, true);
-    else
-      pairs_by_depth_of_columns(engine, values, h.value_size, width, mask.of_query);
+    pairs_by_depth_of_columns(engine, values, h.value_size, width, mask.of_query);
+    if (b.finite[row / kForwardKeys] == 0) {
+      pack_values(h, b, {key, key + tile.keys}, b.specials, true);
+      add_specials({b.specials, kForwardKeys / 2, 1, b.weights, width, b.out, width, values.depth,
+                    nullptr, nullptr, true},
+                   h.value_size, width / kLanes);
+    }
     begun = true;
   }
   if (!begun) return write_empty(h, first, count, b);
