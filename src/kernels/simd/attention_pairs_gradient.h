@@ -1,5 +1,5 @@
-// Flash attention on bf16 products, backward: what a run of queries keeps in scratch memory, and how
-// operands get there.
+// Flash attention on bf16 products, backward: what a run of queries keeps in scratch memory, and
+// how operands get there.
 #pragma once
 
 #include "kernels/simd/attention_engine.h"
