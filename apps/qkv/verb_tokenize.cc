@@ -10,6 +10,7 @@
 #include "qkv/tokenizer.h"
 
 #include "base/check.h"
+#include "io/model_tokenizer.h"
 #include "terminal.h"
 #include "verbs.h"
 
@@ -19,7 +20,8 @@ namespace {
 struct TokenizeOptions {
   std::string model;
   std::vector<std::string> items;
-  bool decode = false, keep_special = false, no_special = false, plain = false;
+  bool decode = false, keep_special = false, no_special = false, plain = false, replace = false;
+  std::int64_t max_length = 0, pad = 0;  // 0: not asked for
 };
 
 // "stdin:3: " before messages about a line of stdin.
@@ -88,8 +90,18 @@ void print_decoded(const std::vector<std::int32_t>& ids, const std::string& text
 }
 
 int run_tokenize(const TokenizeOptions& options, const Globals& globals) {
-  const Tokenizer tokenizer = Tokenizer::load(options.model);
+  const Tokenizer tokenizer = io::load_tokenizer(options.model);
   EncodeOptions encode;
+  encode.replace_invalid = options.replace;
+  if (options.max_length > 0) encode.truncation = Truncation{.max_length = options.max_length};
+  if (options.pad > 0) {
+    encode.padding = tokenizer.padding().value_or(Padding{});
+    encode.padding->length = options.pad;
+    if (const auto id = tokenizer.special_id("pad"); id && !tokenizer.padding()) {
+      encode.padding->id = *id;
+      encode.padding->token = tokenizer.token(*id);
+    }
+  }
   encode.add_special_tokens = !options.no_special;
   encode.parse_special = !options.plain;
   ItemReader reader(options.items, "tokenize");
@@ -114,7 +126,8 @@ void add_tokenize(CLI::App& app, Globals& globals) {
   auto options = std::make_shared<TokenizeOptions>();
   CLI::App* verb =
       app.add_subcommand("tokenize", "text to token ids, pieces and offsets, and back");
-  verb->add_option("MODEL", options->model, "folder with a tokenizer, or a tokenizer.json")
+  verb->add_option("MODEL", options->model,
+                   "folder with a tokenizer, tokenizer.json, .model, .gguf, or llama2.c's .bin")
       ->required();
   verb->add_option("TEXT", options->items,
                    "texts, or ids with --decode; - or nothing reads stdin, one a line");
@@ -123,6 +136,13 @@ void add_tokenize(CLI::App& app, Globals& globals) {
                  "with --decode: keep special tokens in the text");
   verb->add_flag("--no-special", options->no_special, "add no special tokens such as [CLS]");
   verb->add_flag("--plain", options->plain, "special tokens written in the text are plain text");
+  verb->add_flag("--replace-invalid", options->replace,
+                 "bytes that are not UTF-8 become U+FFFD, not an error");
+  verb->add_option("--max-length", options->max_length,
+                   "cut each text to so many tokens, special ones included")
+      ->check(CLI::PositiveNumber);
+  verb->add_option("--pad", options->pad, "pad each text to so many tokens")
+      ->check(CLI::PositiveNumber);
   verb->footer(
       "Prints ids, a tab, pieces; with --json also offsets in characters.\n\n"
       "Examples:\n  qkv tokenize runs/demo \"where is my red power bank?\" --json\n"

@@ -37,7 +37,7 @@ void AlignedText::prepend(std::string_view bytes) {
 AlignedText AlignedText::changed(std::span<const CharChange> changes) const {
   AlignedText result(*this, text_.size() + text_.size() / 8);
   std::size_t at = 0;  // behind what is used up
-  Span origin;
+  Span origin{base_, base_};
   const auto skip = [&] {
     if (at < text_.size()) at += char_length(text_[at]);
   };

@@ -35,7 +35,8 @@ void clean_up(std::string& part) {
 void join(Tokens& tokens) {
   std::string all;
   for (const std::string& token : tokens) all += token;
-  tokens.assign(1, std::move(all));
+  tokens.clear();
+  tokens.push_back(std::move(all));
 }
 
 class Spaces : public Decoder {

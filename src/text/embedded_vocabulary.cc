@@ -150,7 +150,7 @@ Vocabulary vocabulary_of(const std::vector<std::string>& tokens) {
   Vocabulary vocabulary;
   vocabulary.reserve(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (!tokens[i].empty()) vocabulary.emplace_back(tokens[i], static_cast<std::int32_t>(i));
+    vocabulary.emplace_back(tokens[i], static_cast<std::int32_t>(i));
   }
   return vocabulary;
 }

@@ -52,13 +52,25 @@ std::string with_classes(std::string_view expression) {
   return out;
 }
 
-struct MatchData {
-  explicit MatchData(const pcre2_code* code)
-      : data(pcre2_match_data_create_from_pattern(code, nullptr)) {}
-  ~MatchData() { pcre2_match_data_free(data); }
-  MatchData(const MatchData&) = delete;
-  MatchData& operator=(const MatchData&) = delete;
-  pcre2_match_data* data;
+class Matcher {
+ public:
+  explicit Matcher(const pcre2_code* code)
+      : code_(code), data_(pcre2_match_data_create_from_pattern(code, nullptr)) {
+    require<DataError>(data_ != nullptr, "tokenizer", "expected memory for a match, got none");
+  }
+  ~Matcher() { pcre2_match_data_free(data_); }
+  Matcher(const Matcher&) = delete;
+  Matcher& operator=(const Matcher&) = delete;
+
+  int run(std::string_view text, std::size_t at, std::uint32_t options) const {
+    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                       options | PCRE2_NO_UTF_CHECK, data_, nullptr);
+  }
+  const PCRE2_SIZE* ends() const { return pcre2_get_ovector_pointer(data_); }
+
+ private:
+  const pcre2_code* code_;
+  pcre2_match_data* data_;
 };
 
 }  // namespace
@@ -119,18 +131,17 @@ void Pattern::find_all(std::string_view text, std::vector<Span>& matches) const 
     return;
   }
   if (text.empty()) return;
-  const MatchData match(code_->code);
-  require<DataError>(match.data != nullptr, "tokenizer", "expected memory for a match, got none");
+  const Matcher match(code_->code);
   std::size_t last = std::string_view::npos;  // end of the match before
   for (std::size_t at = 0; at <= text.size();) {
-    const int found = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()),
-                                  text.size(), at, PCRE2_NO_UTF_CHECK, match.data, nullptr);
+    int found = match.run(text, at, 0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match.run(text, at, PCRE2_NO_JIT);
     if (found == PCRE2_ERROR_NOMATCH) return;
     require<DataError>(found > 0, "tokenizer",
                        "expected a text that the tokenizer's pattern can be matched on, got PCRE2 "
                        "error {} at byte {}",
                        found, at);
-    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.data);
+    const PCRE2_SIZE* ends = match.ends();
     if (ends[0] >= ends[1] && ends[1] == last) {
       at += at < text.size() ? char_length(text[at]) : 1;
       continue;

@@ -103,12 +103,16 @@ struct Tokenizer::Impl {
   text::PostProcessor post;
   std::optional<Truncation> truncation;
   std::optional<Padding> padding;
-  std::vector<std::string> tokens;  // by id; empty: a hole
-  std::vector<bool> special;        // by id
+  std::vector<std::string> tokens;   // by id
+  std::vector<bool> known, special;  // by id; an id that is not known is a hole
   text::PieceTable ids;
   std::map<std::string, std::int32_t, std::less<>> roles;
   std::function<Json(Json)> saved_json;
   std::vector<std::pair<std::string, std::string>> files;
+
+  bool knows(std::int64_t id) const {
+    return id >= 0 && id < std::ssize(tokens) && known[static_cast<std::size_t>(id)];
+  }
 
  private:
   void add_token(const std::string& token, std::int64_t id);

@@ -125,7 +125,8 @@ class Replace : public Normalizer {
       out.append(text, {last, match.begin});
       // What is put in has the origin of the last byte that it replaces.
       const bool tracked = text.tracks() && match.end > 0;
-      const Span origin = tracked ? text.original({match.end - 1, match.end}) : Span{};
+      const Span origin =
+          tracked ? text.original({match.end - 1, match.end}) : Span{text.base(), text.base()};
       for (std::size_t at = 0; at < content_.size();) out.append(next_char(content_, at), origin);
       last = match.end;
     }

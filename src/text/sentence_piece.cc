@@ -261,10 +261,10 @@ TokenizerParts parts_of_sentence_piece(SentencePieceModel model, Json post_proce
   Json added = Json::array();
   for (std::size_t i = 0; i < pieces.pieces.size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
-    if (pieces.pieces[i].empty()) continue;
     parts.vocabulary.emplace_back(pieces.pieces[i], id);
     const PieceType type = type_at(pieces, i);
-    if (type == PieceType::kControl || type == PieceType::kUnknown)
+    const bool special = type == PieceType::kControl || type == PieceType::kUnknown;
+    if (special && !pieces.pieces[i].empty())
       added.push_back(special_token_json(pieces.pieces[i], id));
   }
   constexpr int kAll = 1 << 30;

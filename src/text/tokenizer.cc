@@ -74,10 +74,8 @@ Tokenizer::Impl::Impl(text::TokenizerParts parts)
 void Tokenizer::Impl::check_template() const {
   for (const auto* items : {&post.single, &post.pair}) {
     for (const text::TemplateItem& item : *items) {
-      const bool known = item.sequence >= 0 || (static_cast<std::size_t>(item.id) < tokens.size() &&
-                                                !tokens[static_cast<std::size_t>(item.id)].empty());
       require<ModelError>(
-          known, "tokenizer",
+          item.sequence >= 0 || knows(item.id), "tokenizer",
           "expected the special tokens of the post_processor in the vocabulary, got id {}",
           item.id);
     }
@@ -94,11 +92,13 @@ void Tokenizer::Impl::add_token(const std::string& token, std::int64_t id) {
   if (before < 0) ids.insert(token, static_cast<std::int32_t>(id));
   if (index >= tokens.size()) {
     tokens.resize(index + 1);
+    known.resize(index + 1);
     special.resize(index + 1);
   }
-  require<ModelError>(tokens[index].empty() || tokens[index] == token, "tokenizer",
+  require<ModelError>(!known[index] || tokens[index] == token, "tokenizer",
                       "expected one token for id {}, got '{}' and '{}'", id, tokens[index], token);
   tokens[index] = token;
+  known[index] = true;
 }
 
 void Tokenizer::Impl::find_roles() {
@@ -179,9 +179,7 @@ std::optional<std::int32_t> Tokenizer::token_id(std::string_view token) const {
 }
 
 const std::string& Tokenizer::token(std::int32_t id) const {
-  const bool known =
-      id >= 0 && id < vocab_size() && !impl_->tokens[static_cast<std::size_t>(id)].empty();
-  require<ArgumentError>(known, "tokenizer", "expected a token id from 0 to {}, got {}",
+  require<ArgumentError>(impl_->knows(id), "tokenizer", "expected a token id from 0 to {}, got {}",
                          vocab_size() - 1, id);
   return impl_->tokens[static_cast<std::size_t>(id)];
 }

@@ -81,9 +81,12 @@ std::vector<std::pair<std::size_t, std::size_t>> windows_of(std::size_t count, s
 }
 
 std::size_t padded_length(std::size_t length, const Padding& padding) {
-  require<ArgumentError>(padding.length >= 0 && padding.multiple_of >= 0, "tokenizer",
-                         "expected a padding length and multiple from 0, got {} and {}",
-                         padding.length, padding.multiple_of);
+  constexpr std::int64_t kMost = std::int64_t{1} << 31;
+  const bool sound = padding.length >= 0 && padding.length <= kMost && padding.multiple_of >= 0 &&
+                     padding.multiple_of <= kMost;
+  require<ArgumentError>(sound, "tokenizer",
+                         "expected a padding length and multiple from 0 to {}, got {} and {}",
+                         kMost, padding.length, padding.multiple_of);
   const auto fixed = static_cast<std::size_t>(padding.length);
   const auto multiple = static_cast<std::size_t>(padding.multiple_of);
   if (fixed > 0) length = fixed;

@@ -21,6 +21,8 @@
 #include "io/weight_files.h"
 #include "support/strings.h"
 #include "text/dataset.h"
+#include "text/embedded_vocabulary.h"
+#include "text/sentence_piece.h"
 #include "text/unicode.h"
 
 namespace qkv::testing {
@@ -29,6 +31,8 @@ namespace {
 void promise(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
+
+constexpr std::string_view kText = "The red [MASK] 红色 naïve 😀 <mask>  ";
 
 // Runs `body`; false if it ends in a typed error that blames the input.
 template <class F>
@@ -153,10 +157,12 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-void check_encoding(const Tokenizer& tokenizer, std::string_view text) {
+// `complete`: every text has an encoding; else some may lack a token, or take a pattern too long.
+void check_encoding(const Tokenizer& tokenizer, std::string_view text, bool complete) {
   Encoding encoding;
   const bool ok = accepted([&] { encoding = tokenizer.encode(text); });
-  promise(ok == is_utf8(text), "encode takes exactly UTF-8");
+  promise(!ok || is_utf8(text), "encode takes only UTF-8");
+  promise(ok || !complete || !is_utf8(text), "encode takes every UTF-8");
   if (!ok) return;
   promise(encoding.ids.size() == encoding.tokens.size() &&
               encoding.ids.size() == encoding.offsets.size(),
@@ -278,13 +284,32 @@ void fuzz_tokenizer(std::string_view bytes) {
   const MemoryFile memory(bytes.substr(0, nul));
   std::vector<Tokenizer> loaded;
   if (!accepted([&] { loaded.push_back(Tokenizer::load(memory.path())); })) return;
-  check_encoding(loaded[0], bytes.substr(std::min(nul + 1, bytes.size())));
-  check_encoding(loaded[0], "The red [MASK] 红色 naïve 😀 <mask>  ");
+  check_encoding(loaded[0], bytes.substr(std::min(nul + 1, bytes.size())), false);
+  check_encoding(loaded[0], kText, false);
+}
+
+void fuzz_sentence_piece(std::string_view bytes) {
+  std::vector<Tokenizer> made;
+  const bool ok = accepted([&] {
+    made.emplace_back(std::make_shared<const Tokenizer::Impl>(
+        text::parts_of_sentence_piece(text::parse_sentence_piece(bytes), {}, Json::object())));
+  });
+  if (!ok) return;
+  for (const std::string_view text : {kText, bytes.substr(0, 200)})
+    check_encoding(made[0], text, false);
+}
+
+void fuzz_vocabulary(std::string_view bytes) {
+  const MemoryFile memory(bytes);
+  std::vector<Tokenizer> made;
+  const bool ok = accepted(
+      [&] { made.push_back(text::make_tokenizer(text::read_llama2c_vocabulary(memory.path()))); });
+  if (ok) check_encoding(made[0], kText, false);
 }
 
 void fuzz_encode(std::string_view bytes) {
   static const std::vector<Tokenizer> tokenizers = train_each_kind();
-  for (const Tokenizer& tokenizer : tokenizers) check_encoding(tokenizer, bytes);
+  for (const Tokenizer& tokenizer : tokenizers) check_encoding(tokenizer, bytes, true);
   if (!is_utf8(bytes)) return;
   EncodeOptions plain;
   plain.parse_special = false;
@@ -294,15 +319,17 @@ void fuzz_encode(std::string_view bytes) {
 }
 
 std::span<const FuzzTarget> fuzz_targets() {
-  static constexpr std::array<FuzzTarget, 9> kTargets = {{{"json", fuzz_json},
-                                                          {"utf8", fuzz_utf8},
-                                                          {"table", fuzz_table},
-                                                          {"safetensors", fuzz_safetensors},
-                                                          {"gguf", fuzz_gguf},
-                                                          {"llama2c", fuzz_llama2c},
-                                                          {"index", fuzz_index},
-                                                          {"tokenizer", fuzz_tokenizer},
-                                                          {"encode", fuzz_encode}}};
+  static constexpr std::array<FuzzTarget, 11> kTargets = {{{"json", fuzz_json},
+                                                           {"utf8", fuzz_utf8},
+                                                           {"table", fuzz_table},
+                                                           {"safetensors", fuzz_safetensors},
+                                                           {"gguf", fuzz_gguf},
+                                                           {"llama2c", fuzz_llama2c},
+                                                           {"index", fuzz_index},
+                                                           {"tokenizer", fuzz_tokenizer},
+                                                           {"encode", fuzz_encode},
+                                                           {"sentence_piece", fuzz_sentence_piece},
+                                                           {"vocabulary", fuzz_vocabulary}}};
   return kTargets;
 }
 

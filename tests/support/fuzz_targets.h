@@ -17,6 +17,8 @@ void fuzz_llama2c(std::string_view bytes);
 void fuzz_index(std::string_view bytes);  // model.safetensors.index.json of a folder with one shard
 void fuzz_tokenizer(std::string_view bytes);  // tokenizer.json, a NUL, a text
 void fuzz_encode(std::string_view bytes);     // a text, for one trained tokenizer of each kind
+void fuzz_sentence_piece(std::string_view bytes);
+void fuzz_vocabulary(std::string_view bytes);  // llama2.c's tokenizer.bin
 
 struct FuzzTarget {
   const char* name;  // also the folder of its corpus

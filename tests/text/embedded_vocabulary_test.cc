@@ -100,6 +100,29 @@ TEST(EmbeddedVocabulary, b44_qwen2_takes_digits_one_by_one) {
   EXPECT_EQ(e.tokens, (std::vector<std::string>{"9", "9", ".", "5"}));
 }
 
+TEST(EmbeddedVocabulary, b44_words_of_llama3) {
+  // Every word is unknown: offsets show where words were cut.
+  Json json = Json::parse(read_file(golden() / "llama3.json")).at("tokenizer");
+  json["model"] = Json::Object{
+      {"type", "WordLevel"}, {"vocab", Json::Object{{"<unk>", 0}}}, {"unk_token", "<unk>"}};
+  json["added_tokens"] = Json::array();
+  json["post_processor"] = nullptr;
+  const TempFolder folder;
+  const Tokenizer tokenizer = Tokenizer::load(folder.write("tokenizer.json", json.dump()));
+  const auto words = [&](const std::string& text) {
+    std::vector<std::string> cut;
+    for (const auto& [begin, end] : tokenizer.encode(text).offsets)
+      cut.push_back(
+          text.substr(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+    return cut;
+  };
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(words("a\n\nb"), (Words{"a", "\n\n", "b"}));
+  EXPECT_EQ(words("I'LL"), (Words{"I", "'LL"}));
+  EXPECT_EQ(words("x=12345"), (Words{"x", "=", "123", "45"}));
+  EXPECT_EQ(words("a  b  "), (Words{"a", " ", " b", "  "}));
+}
+
 TEST(EmbeddedVocabulary, special_tokens_go_where_the_file_says) {
   EmbeddedVocabulary v = gpt2_of("gpt2", "gpt-2");
   v.add_bos = v.add_eos = true;
