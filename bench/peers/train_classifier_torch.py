@@ -1,7 +1,8 @@
 """The classifier of examples/*.toml in PyTorch: the peer that the engine's training speed is measured against.
 
 A Pre-LN encoder (learned or rotary positions, GELU by erf, mean or max pooling), fused QKV projection, fused AdamW, label smoothing, clipping by
-the global norm, warm-up and cosine. Batches are prepared (padded, masked) before the clock starts, equal-length batches drop
+the global norm, warm-up and cosine or line. Where the configuration has `from`, the encoder is that of `transformers` instead, with
+a new head. Batches are prepared (padded, masked) before the clock starts, equal-length batches drop
 the mask, gradients are set to None, nothing synchronises: the fastest form that was found, eager or compiled.
 
 Alone:        train_classifier_torch.py --train T.csv --test S.csv --kind bpe --epochs 20
@@ -111,6 +112,25 @@ class Classifier(nn.Module):
         return self.head(F.dropout(self.pool(self.norm(x), weight), self.dropout, self.training))
 
 
+class FineTuned(nn.Module):
+    """A published encoder of `transformers` with a linear head."""
+
+    def __init__(self, labels: int, args: argparse.Namespace):
+        super().__init__()
+        from transformers import AutoModel
+
+        if args.pooling != "mean":
+            raise SystemExit(f"this peer fine-tunes with mean pooling, not {args.pooling}")
+        rates = dict(hidden_dropout_prob=args.dropout, attention_probs_dropout_prob=args.dropout)
+        self.base = AutoModel.from_pretrained(args.base, add_pooling_layer=False, dtype=torch.float32, **rates)
+        self.head, self.dropout = nn.Linear(args.width, labels), args.dropout
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None, weight: torch.Tensor | None) -> torch.Tensor:
+        x = self.base(input_ids=ids, attention_mask=None if mask is None else mask[:, 0, 0]).last_hidden_state
+        pooled = x.mean(1) if weight is None else (x * weight).sum(1)
+        return self.head(F.dropout(pooled, self.dropout, self.training))
+
+
 def tensors_of(split: classifier_data.Split, samples: np.ndarray):
     """(ids, key mask or None, pooling weight or None, labels, number of real tokens)"""
     ids, lengths, labels = classifier_data.padded(split, samples)
@@ -126,7 +146,7 @@ class Trainer:
     def __init__(self, data: classifier_data.ClassifierData, args: argparse.Namespace):
         torch.manual_seed(args.seed)
         self.data, self.args = data, args
-        self.model = Classifier(data.vocab_size, data.num_labels, args)
+        self.model = FineTuned(data.num_labels, args) if args.base else Classifier(data.vocab_size, data.num_labels, args)
         if args.export:
             load_initial_weights(self.model, args.export)
         if not data.batches:
@@ -135,19 +155,24 @@ class Trainer:
                 data.batches += classifier_data.plan_epoch(data.train.lengths(), args.batch_tokens, rng)
         self.total = args.total_steps or len(data.batches)
         self.warmup = args.warmup_steps if args.warmup_steps >= 0 else round(args.warmup * self.total)
-        decay = [p for n, p in self.model.named_parameters() if p.dim() > 1 and "tokens" not in n and "positions" not in n]
-        rest = [p for n, p in self.model.named_parameters() if not (p.dim() > 1 and "tokens" not in n and "positions" not in n)]
-        self.optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": args.weight_decay}, {"params": rest, "weight_decay": 0.0}],
-                                           lr=args.learning_rate, betas=(args.beta1, args.beta2), eps=args.eps, fused=True)
+        groups = {}
+        for name, p in self.model.named_parameters():
+            decays = p.dim() > 1 and not any(table in name for table in ("tokens", "positions", "embeddings"))
+            groups.setdefault((decays, name.startswith("head.")), []).append(p)
+        self.optimizer = torch.optim.AdamW(
+            [{"params": parameters, "weight_decay": args.weight_decay if decays else 0.0,
+              "peak": args.head_learning_rate or args.learning_rate if head else args.learning_rate} for (decays, head), parameters in groups.items()],
+            lr=args.learning_rate, betas=(args.beta1, args.beta2), eps=args.eps, fused=True)
         self.forward = torch.compile(self.model, dynamic=True) if args.compile else self.model
         self.step_number = 0
 
     def rate(self, update: int) -> float:
-        """Share of the peak rate at an update, numbered from 1: linear warm-up, then a cosine to 0 (src/train/schedule.h)."""
+        """Share of the peak rate at an update, numbered from 1: linear warm-up, then a cosine or a line to 0 (src/train/schedule.h)."""
         if update <= self.warmup:
             return update / self.warmup
         t = update if self.warmup else update - 1
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, (t - self.warmup) / max(1, self.total - self.warmup))))
+        done = min(1.0, (t - self.warmup) / max(1, self.total - self.warmup))
+        return 1 - done if self.args.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
 
     def hide_tokens(self, ids: torch.Tensor, *rest):
         """Token dropout: tokens that are neither special nor padding become the mask token."""
@@ -166,7 +191,7 @@ class Trainer:
         start = time.perf_counter()
         for ids, mask, weight, labels, _ in batches:
             for group in self.optimizer.param_groups:
-                group["lr"] = self.args.learning_rate * self.rate(self.step_number + 1)
+                group["lr"] = group["peak"] * self.rate(self.step_number + 1)
             loss = F.cross_entropy(self.forward(ids, mask, weight), labels, label_smoothing=self.args.label_smoothing)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, self.args.clip_norm, foreach=True)
@@ -189,13 +214,16 @@ class Trainer:
         return right / len(self.data.test)
 
 
-def load_initial_weights(model: Classifier, folder: pathlib.Path) -> None:
+def load_initial_weights(model: nn.Module, folder: pathlib.Path) -> None:
     """Takes over the weights of `initial/model.safetensors`, so that both sides start from the same point."""
     from safetensors.torch import load_file
 
     renames = {"tokens.": "embeddings.token.", "positions.": "embeddings.position.", "blocks.": "encoder.layers.", "norm1.": "attention_norm.",
                "norm2.": "feed_forward_norm.", "up.": "feed_forward.up.", "down.": "feed_forward.down.", "head.": "classifier."}
     weights = load_file(folder / "initial" / "model.safetensors")
+    if isinstance(model, FineTuned):  # its encoder has come from the same folder
+        model.head.load_state_dict({name: weights[f"classifier.{name}"] for name in ("weight", "bias")})
+        return
     state = {}
     for name in model.state_dict():
         theirs = "encoder." + name if name.startswith("norm.") else name
@@ -230,9 +258,11 @@ def parse_args() -> argparse.Namespace:
     for name, default in dict(batch_tokens=2048, layers=4, width=256, heads=8, hidden=1024, max_positions=512, warmup_steps=-1,
                               total_steps=0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
+    parser.add_argument("--base", default="", help="folder of a published encoder to fine-tune")
+    parser.add_argument("--schedule", choices=["cosine", "linear"], default="cosine")
     parser.add_argument("--positions", choices=["learned", "rope"], default="learned")
     parser.add_argument("--pooling", choices=["mean", "max"], default="mean")
-    for name, default in dict(dropout=0.2, label_smoothing=0.1, learning_rate=1e-3, warmup=0.1, weight_decay=0.05, clip_norm=1.0,
+    for name, default in dict(dropout=0.2, label_smoothing=0.1, learning_rate=1e-3, head_learning_rate=0.0, warmup=0.1, weight_decay=0.05, clip_norm=1.0,
                               beta1=0.9, beta2=0.999, eps=1e-8, norm_eps=1e-5, token_dropout=0.0, rope_base=10000.0).items():
         parser.add_argument("--" + name.replace("_", "-"), type=float, default=default)
     args = parser.parse_args()

@@ -80,6 +80,7 @@ struct TrainSession::Impl {
 
   EncoderClassifier model;
   std::vector<Sample> samples, test;
+  std::filesystem::path base;  // of fine-tuning, else empty
   train::TrainSection section;
   train::Optimizer optimizer;
   train::BatchStream stream;
@@ -94,6 +95,7 @@ TrainSession::TrainSession(train::BuiltRun run, const train::TrainConfig& config
           std::move(run.model), std::move(run.data.train), std::move(run.data.test), config.train,
           train::TokenDropout(config.train.token_dropout, run.data.tokenizer,
                               static_cast<std::uint64_t>(config.train.seed)))) {
+  impl_->base = config.model.from;
   require<ConfigError>(config.train.accumulate == 1, "bench",
                        "expected train.accumulate = 1, got {}", config.train.accumulate);
 }
@@ -189,7 +191,10 @@ void TrainSession::export_to(const std::filesystem::path& folder) const {
   recipe["rope_base"] = shape.rope_base;
   recipe["pooling"] = ops::pooling_name(shape.pooling);
   recipe["dropout"] = shape.hidden_dropout;
+  recipe["base"] = s.base.string();
   recipe["learning_rate"] = s.section.learning_rate;
+  recipe["head_learning_rate"] = s.section.head_learning_rate;
+  recipe["schedule"] = train::schedule_name(s.schedule.kind);
   recipe["warmup_steps"] = s.schedule.warmup;
   recipe["total_steps"] = s.total_steps;
   recipe["weight_decay"] = s.section.weight_decay;

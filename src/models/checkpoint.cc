@@ -60,6 +60,7 @@ class Loader {
   TransformerConfig configuration() {
     Json json = new_config();
     TransformerConfig config = read_config(family_, JsonReader(json), head_);
+    if (options_.adjust) options_.adjust(config);
     // What config.json claims is held against the file before memory is asked for.
     require<ModelError>(config.num_layers <= static_cast<std::int64_t>(files_.names().size()),
                         kWhere, "expected the weights of {} layers (config.json), got {} tensors",
@@ -85,6 +86,11 @@ class Loader {
       if (architecture.head != head_) continue;
       json["architectures"] = Json(Json::Array{Json(std::string(architecture.name))});
       break;
+    }
+    if (options_.pooling) {
+      json["model_type"] = "qkv";
+      json[kBaseModelType] = std::string(family_.model_type);
+      json[kClassifierPooling] = ops::pooling_name(*options_.pooling);
     }
     if (options_.labels.empty()) return json;
     Json id2label = Json::object(), label2id = Json::object();
@@ -265,28 +271,28 @@ Checkpoint load_checkpoint(const std::filesystem::path& path, const LoadOptions&
 }
 
 bool is_known_family(const Json& config) {
-  const Json* type = config.find("model_type");
+  const Json* type = config.find(kBaseModelType);
+  if (type == nullptr) type = config.find("model_type");
   return type != nullptr && type->is_string() &&
          std::any_of(families().begin(), families().end(),
                      [&](const Family* family) { return family->model_type == type->as_string(); });
 }
 
-void save_checkpoint(const Checkpoint& checkpoint, const std::filesystem::path& folder) {
-  const JsonReader reader(checkpoint.config);
-  const Family& family = family_of(reader);
-  const TransformerConfig& config = checkpoint.model.config();
+void save_checkpoint(const Json& json, const Transformer& model,
+                     const std::filesystem::path& folder) {
+  const Family& family = family_of(JsonReader(json));
+  const TransformerConfig& config = model.config();
   const bool bare = config.head.kind == HeadKind::kNone && !family.weights.prefix_of_bare;
   const FilePrefix prefix{bare ? "" : std::string(family.weights.prefix), ""};
   std::vector<std::pair<std::string, Tensor>> tensors;
-  for (const StoredPart& part :
-       stored_parts(family.weights, config, checkpoint.model.module(), prefix))
+  for (const StoredPart& part : stored_parts(family.weights, config, model.module(), prefix))
     tensors.emplace_back(part.names.front(), part.value().contiguous());
   std::error_code code;
   std::filesystem::create_directories(folder, code);
   require<IoError>(!code, "save", "expected a folder that can be made, got {} for {}",
                    code.message(), folder.string());
   io::save_safetensors(folder / "model.safetensors", tensors, {{"format", "pt"}});
-  write_file_atomic(folder / "config.json", checkpoint.config.dump(2) + "\n");
+  write_file_atomic(folder / "config.json", json.dump(2) + "\n");
 }
 
 }  // namespace qkv::inline v0

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,10 @@ struct LoadOptions {
   // the others starts with random values, a pure function of the seed: fine-tuning.
   std::optional<HeadKind> head;
   std::vector<std::string> labels;  // with head kSequence or kTokens
+  // With head kSequence: a linear layer over tokens pooled like this, in place of the family's own
+  // head. config.json says so by model_type "qkv", for transformers has no such model.
+  std::optional<ops::Pooling> pooling;
+  std::function<void(TransformerConfig&)> adjust;  // of what leaves shapes alone: dropout
   std::uint64_t seed = 0;
   // Weights of the file's own type and shape stay where they are in the mapped file: nothing is
   // copied, and no gradients can be asked for. For inference.
@@ -42,6 +47,10 @@ bool is_known_family(const Json& config);
 
 // config.json and model.safetensors under the family's names, each written whole or not at all.
 // Loading gives back the same bits, saving again the same bytes. A tied matrix is written once.
-void save_checkpoint(const Checkpoint& checkpoint, const std::filesystem::path& folder);
+void save_checkpoint(const Json& config, const Transformer& model,
+                     const std::filesystem::path& folder);
+inline void save_checkpoint(const Checkpoint& checkpoint, const std::filesystem::path& folder) {
+  save_checkpoint(checkpoint.config, checkpoint.model, folder);
+}
 
 }  // namespace qkv::inline v0

@@ -5,13 +5,33 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "autograd/context.h"
 #include "models/config.h"
 #include "nn/module.h"
 
 namespace qkv::inline v0 {
+
+struct LoadOptions;
+
+// What fine-tuning gives a published model (docs/models.md).
+struct FineTuneOptions {
+  std::vector<std::string> labels;
+  // A linear layer over tokens that are pooled like this; nothing: the head that the family has in
+  // transformers.
+  std::optional<ops::Pooling> pooling;
+  // Nothing: what config.json says.
+  std::optional<double> attention_dropout, hidden_dropout, activation_dropout, embedding_dropout;
+  std::uint64_t seed = 0;  // of the weights that the file does not hold
+};
+
+// How the folder of a sentence encoder pools (sentence-transformers' 1_Pooling/config.json);
+// nothing if it does not say. ModelError for a pooling that is not known.
+std::optional<ops::Pooling> sentence_pooling(const std::filesystem::path& folder);
 
 // Forward passes of one model may run in several threads at once, each with its own Context, while
 // nobody changes weights.
@@ -46,8 +66,20 @@ class EncoderClassifier {
   void save(const std::filesystem::path& folder) const;
   static EncoderClassifier load(const std::filesystem::path& folder);
 
+  // A published encoder with a head for these labels, new but for what fits in the file. save()
+  // writes it under its family's names. Errors as those of load_checkpoint().
+  static EncoderClassifier fine_tune(const std::filesystem::path& folder,
+                                     const FineTuneOptions& options);
+  // Whether config.json names a published encoder rather than a classifier of this class' own
+  // forms; then fine_tune() takes it, and load() if it has a sequence classifier's head.
+  static bool is_published(const std::filesystem::path& folder);
+  // The most tokens of a text, read from config.json alone; for folders that is_published().
+  static std::int64_t published_limit(const std::filesystem::path& folder);
+
  private:
   struct Impl;
+  static EncoderClassifier load_published(const std::filesystem::path& folder,
+                                          const LoadOptions& options);
   explicit EncoderClassifier(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "io/safetensors.h"
+#include "models/checkpoint.h"
 #include "models/encoder_impl.h"
 #include "ops/optimizer.h"
 
@@ -157,6 +158,8 @@ void check_no_surplus(const io::SafetensorsFile& file, const std::vector<Stored>
 }  // namespace
 
 void EncoderClassifier::save(const std::filesystem::path& folder) const {
+  if (!impl_->published.is_null())
+    return save_checkpoint(impl_->published, impl_->transformer, folder);
   const EncoderConfig& c = impl_->config;
   std::vector<std::pair<std::string, Tensor>> tensors;
   for (const Stored& s : stored_tensors(c, module())) tensors.emplace_back(s.name, s.value());
@@ -171,6 +174,7 @@ void EncoderClassifier::save(const std::filesystem::path& folder) const {
 }
 
 EncoderClassifier EncoderClassifier::load(const std::filesystem::path& folder) {
+  if (is_published(folder)) return load_published(folder, {});
   const std::string path = (folder / "config.json").string();
   const EncoderConfig config = [&] {
     try {

@@ -12,6 +12,10 @@ TransformerConfig transformer_config(const EncoderConfig& config);
 struct EncoderClassifier::Impl {
   EncoderConfig config;
   Transformer transformer;
+  Json published = {};  // config.json of a published family; null: one of our own forms
 };
+
+// The part of a published model's configuration that an EncoderConfig can say.
+EncoderConfig encoder_config(const TransformerConfig& config);
 
 }  // namespace qkv::inline v0

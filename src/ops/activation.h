@@ -12,8 +12,9 @@ namespace qkv::inline v0::ops {
 // See kernels/activation.h for the formulas.
 using kernels::Activation;
 using kernels::is_gated;
-const char* activation_name(Activation activation);  // "gelu", "gelu_tanh", "relu", "silu",
-                                                     // "swiglu", "geglu", "geglu_tanh", "tanh", "none"
+const char* activation_name(
+    Activation activation);  // "gelu", "gelu_tanh", "relu", "silu",
+                             // "swiglu", "geglu", "geglu_tanh", "tanh", "none"
 // Also Hugging Face's names (gelu_new, gelu_fast, gelu_pytorch_tanh, swish). ConfigError naming the
 // known ones otherwise.
 Activation parse_activation(std::string_view name);

@@ -18,9 +18,9 @@ struct LinearResult {
 };
 
 // y = activation(x w^T + b).  x: [T, K] (rows contiguous, any row stride), w: [N, K], bias: [N] or
-// undefined. Gated activations (kSwiglu, kGeglu, kGegluTanh) take N = 2F: y[:, f] = act(pre[:, f]) * pre[:, F +
-// f], y: [T, F]. fp32 and fp64. Gradient: linear_backward. Bits do not depend on the number of
-// threads; a row's bits depend on that row and the weights alone. Accuracy: fp32 products
+// undefined. Gated activations (kSwiglu, kGeglu, kGegluTanh) take N = 2F: y[:, f] = act(pre[:, f])
+// * pre[:, F + f], y: [T, F]. fp32 and fp64. Gradient: linear_backward. Bits do not depend on the
+// number of threads; a row's bits depend on that row and the weights alone. Accuracy: fp32 products
 // accumulate in fp32 over K (relative error <= K * 2^-24 of sum |x||w|). keep_pre: whether the
 // caller needs `pre` (training).
 LinearResult linear(const Tensor& x, const Tensor& w, const Tensor& bias,

@@ -62,6 +62,28 @@ EncoderClassifier continue_from(const EncoderClassifier& old, const TrainConfig&
   return model;
 }
 
+std::optional<double> if_wanted(double rate) {
+  return rate == kKeepDropout ? std::nullopt : std::optional(rate);
+}
+
+EncoderClassifier fine_tuned(const TrainConfig& config, const TrainData& data) {
+  const EncoderConfig& shape = config.model.shape;
+  FineTuneOptions options;
+  options.labels = data.labels;
+  options.pooling = config.model.pooling;
+  if (!options.pooling) options.pooling = sentence_pooling(config.model.from);
+  options.attention_dropout = if_wanted(shape.attention_dropout);
+  options.hidden_dropout = if_wanted(shape.hidden_dropout);
+  options.activation_dropout = if_wanted(shape.activation_dropout);
+  options.embedding_dropout = if_wanted(shape.embedding_dropout);
+  options.seed = static_cast<std::uint64_t>(config.train.seed);
+  EncoderClassifier model = EncoderClassifier::fine_tune(config.model.from, options);
+  require<ConfigError>(data.tokenizer.vocab_size() <= model.config().vocab_size, "config",
+                       "model.from: expected a tokenizer of at most the model's {} pieces, got {}",
+                       model.config().vocab_size, data.tokenizer.vocab_size());
+  return model;
+}
+
 EncoderClassifier new_model(const TrainConfig& config, const TrainData& data) {
   EncoderConfig shape = config.model.shape;
   const std::int64_t pieces = data.tokenizer.vocab_size();
@@ -76,12 +98,21 @@ EncoderClassifier new_model(const TrainConfig& config, const TrainData& data) {
 }  // namespace
 
 BuiltRun build_run(const TrainConfig& config, const std::filesystem::path& folder, bool resume) {
+  const bool from = !config.model.from.empty(),
+             published = from && EncoderClassifier::is_published(config.model.from);
+  require<ConfigError>(published || !config.model.pooling, "config",
+                       "model.pooling: stands in the folder of model.from; remove it here");
   std::optional<EncoderClassifier> old;
-  if (!config.model.from.empty()) old = EncoderClassifier::load(config.model.from);
-  const std::int64_t positions =
-      old ? old->config().max_positions : config.model.shape.max_positions;
-  const std::optional<std::int64_t> limit =
-      old ? old->config().position_limit() : config.model.shape.position_limit();
+  if (from && !published) old = EncoderClassifier::load(config.model.from);
+  std::int64_t positions = config.model.shape.max_positions;
+  std::optional<std::int64_t> limit = config.model.shape.position_limit();
+  if (old) {
+    positions = old->config().max_positions;
+    limit = old->config().position_limit();
+  } else if (published) {
+    positions = EncoderClassifier::published_limit(config.model.from);
+    limit = positions;
+  }
   RunFacts facts;
   facts.task = config.task;
   facts.text = config.data.text;
@@ -94,7 +125,9 @@ BuiltRun build_run(const TrainConfig& config, const std::filesystem::path& folde
                        positions, facts.limits.max_length);
   auto claimed = std::make_unique<RunFolder>(folder, facts, resume);
   TrainData data = load_train_data(config, facts.limits);
-  EncoderClassifier model = old ? continue_from(*old, config, data) : new_model(config, data);
+  EncoderClassifier model = old         ? continue_from(*old, config, data)
+                            : published ? fine_tuned(config, data)
+                                        : new_model(config, data);
   choose_trainable(model.module(), config.train.train, config.train.freeze);
   model.module().enable_gradients();
   claimed->begin(facts);

@@ -74,11 +74,16 @@ void read_model(ConfigReader& reader, ModelSection& model) {
     for (const char* name :
          {"d_model", "num_layers", "num_heads", "num_kv_heads", "d_ff", "max_positions",
           "vocab_size", "norm", "norm_placement", "activation", "positions", "attention", "window",
-          "pooling", "rope_base", "norm_eps", "bias", "embedding_norm", "pooler"}) {
+          "rope_base", "norm_eps", "bias", "embedding_norm", "pooler"}) {
       reader.refuse("model." + std::string(name),
                     "stands in the folder of model.from; remove it here");
     }
     read_dropouts(reader, model.shape, kKeepDropout);
+    if (reader.has("model.pooling")) {
+      std::string pooling = "mean";
+      reader.choice("model.pooling", pooling, {"first", "mean", "max", "last"});
+      model.pooling = ops::parse_pooling(pooling);
+    }
     return;
   }
   EncoderConfig& shape = model.shape;
@@ -254,6 +259,7 @@ Json model_json(const ModelSection& model) {
   const EncoderConfig& s = model.shape;
   Json out = Json::object();
   out["from"] = model.from.string();
+  if (model.pooling) out["from_pooling"] = ops::pooling_name(*model.pooling);
   out["d_model"] = s.d_model;
   out["num_layers"] = s.num_layers;
   out["num_heads"] = s.num_heads;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,8 +21,9 @@ namespace qkv::inline v0::train {
 inline constexpr double kKeepDropout = -1;  // with ModelSection::from: the rate of that model
 
 struct ModelSection {
-  std::filesystem::path from;  // empty: a new model of this shape
-  EncoderConfig shape;         // labels and, unless given, vocab_size are filled in from the data
+  std::filesystem::path from;           // empty: a new model of this shape
+  std::optional<ops::Pooling> pooling;  // with `from`: of the new head of a published encoder
+  EncoderConfig shape;  // labels and, unless given, vocab_size are filled in from the data
 };
 
 struct TokenizerSection {

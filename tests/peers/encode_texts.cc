@@ -56,9 +56,9 @@ int run(int argc, char** argv) {
     if (word == "time" && i + 1 < argc) seconds = std::stod(argv[++i]);
   }
   const std::filesystem::path path = argv[1];
-  const Tokenizer tokenizer =
-      path.extension() == ".bin" ? text::make_tokenizer(text::read_llama2c_vocabulary(path))
-                                 : Tokenizer::load(path);
+  const Tokenizer tokenizer = path.extension() == ".bin"
+                                  ? text::make_tokenizer(text::read_llama2c_vocabulary(path))
+                                  : Tokenizer::load(path);
   std::vector<Json> texts;
   for (std::string line; std::getline(std::cin, line);) texts.push_back(Json::parse(line));
   if (seconds > 0) {

@@ -523,9 +523,9 @@ OpCase dequantize_case(BlockType type) {
 const std::vector<OpCase>& op_cases() {
   static const std::vector<OpCase> cases = [] {
     std::vector<OpCase> all;
-    for (const Activation a :
-         {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh,
-          Activation::kSilu, Activation::kSwiglu, Activation::kGeglu, Activation::kTanh, Activation::kGegluTanh}) {
+    for (const Activation a : {Activation::kNone, Activation::kRelu, Activation::kGelu,
+                               Activation::kGeluTanh, Activation::kSilu, Activation::kSwiglu,
+                               Activation::kGeglu, Activation::kTanh, Activation::kGegluTanh}) {
       all.push_back(linear_case(a));
       all.push_back(activation_case(a));
     }

@@ -49,6 +49,11 @@ struct Family {
   WeightMap weights;
 };
 
+// Keys beside model_type "qkv" of a family's trunk with a head that the family does not have: a
+// linear layer over tokens pooled like this.
+inline constexpr const char* kBaseModelType = "base_model_type";
+inline constexpr const char* kClassifierPooling = "classifier_pooling";
+
 // All families, in the order of docs/models.md.
 std::span<const Family* const> families();
 // ModelError naming the known ones.

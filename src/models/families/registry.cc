@@ -32,7 +32,8 @@ std::string listed(const std::vector<std::string_view>& names) {
 std::span<const Family* const> families() { return kFamilies; }
 
 const Family& family_of(const JsonReader& config) {
-  const std::string& type = config.text("model_type");
+  const std::string& type =
+      config.text(config.absent(kBaseModelType) ? "model_type" : kBaseModelType);
   std::vector<std::string_view> known;
   for (const Family* family : kFamilies) {
     if (family->model_type == type) return *family;
@@ -67,6 +68,13 @@ TransformerConfig read_config(const Family& family, const JsonReader& reader, He
   if (head == HeadKind::kSequence || head == HeadKind::kTokens)
     config.head.labels = reader.absent("id2label") ? default_labels(reader) : read_labels(reader);
   family.read(reader, config);
+  if (!reader.absent(kBaseModelType)) {
+    require<ModelError>(head == HeadKind::kSequence, "config.json",
+                        "{}: expected a sequence classifier, got a head of kind {}", kBaseModelType,
+                        head_kind_name(head));
+    config.head.dense = config.head.norm = false;
+    config.head.pooling = reader.named(kClassifierPooling, ops::parse_pooling);
+  }
   std::string all;
   for (const std::string& fault : config.faults()) all += (all.empty() ? "" : "; ") + fault;
   require<ModelError>(all.empty(), "config.json", "{}", all);

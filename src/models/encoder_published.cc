@@ -1,0 +1,119 @@
+// Published encoders (models/families) as classifiers: for fine-tuning, and to use afterwards.
+#include <utility>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "models/checkpoint.h"
+#include "models/encoder_impl.h"
+#include "models/families/family.h"
+
+namespace qkv::inline v0 {
+namespace {
+
+Json config_of(const std::filesystem::path& folder) {
+  const std::string path = (folder / "config.json").string();
+  try {
+    return Json::parse(read_file(path), path);
+  } catch (const DataError& error) {
+    fail<ModelError>(path.c_str(), "{}", error_reason(error));
+  }
+}
+
+void set_if(double& rate, const std::optional<double>& wanted) {
+  if (wanted) rate = *wanted;
+}
+
+}  // namespace
+
+EncoderConfig encoder_config(const TransformerConfig& t) {
+  EncoderConfig c;
+  c.d_model = t.d_model;
+  c.num_layers = t.num_layers;
+  c.num_heads = t.num_heads;
+  c.num_kv_heads = t.num_kv_heads;
+  c.d_ff = t.d_ff;
+  c.max_positions = t.max_tokens();
+  c.vocab_size = t.vocab_size;
+  c.norm = t.norm.choice;
+  c.norm_eps = t.norm.eps;
+  c.norm_placement = t.placement;
+  c.activation = t.activation;
+  c.positions = t.positions;
+  c.attention = t.attention;
+  c.pooling = t.head.pooling;
+  c.rope_base = t.rope.base;
+  c.bias = t.qkv_bias;
+  c.embedding_norm = t.embedding_norm;
+  c.pooler = t.head.dense;
+  c.attention_dropout = t.attention_dropout;
+  c.hidden_dropout = t.hidden_dropout;
+  c.activation_dropout = t.activation_dropout;
+  c.embedding_dropout = t.embedding_dropout;
+  c.labels = t.head.labels;
+  return c;
+}
+
+std::optional<ops::Pooling> sentence_pooling(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "1_Pooling" / "config.json";
+  std::error_code code;
+  if (!std::filesystem::exists(path, code)) return std::nullopt;
+  const Json json = config_of(folder / "1_Pooling");
+  const JsonReader reader(json);
+  if (reader.boolean_or("pooling_mode_mean_tokens", false)) return ops::Pooling::kMean;
+  if (reader.boolean_or("pooling_mode_cls_token", false)) return ops::Pooling::kFirst;
+  if (reader.boolean_or("pooling_mode_max_tokens", false)) return ops::Pooling::kMax;
+  if (reader.boolean_or("pooling_mode_lasttoken", false)) return ops::Pooling::kLast;
+  fail<ModelError>("1_Pooling/config.json",
+                   "expected one of pooling_mode_cls_token, _mean_tokens, _max_tokens, _lasttoken, "
+                   "got none of them; set model.pooling");
+}
+
+bool EncoderClassifier::is_published(const std::filesystem::path& folder) {
+  const Json config = config_of(folder);
+  if (!config.is_object() || !is_known_family(config)) return false;
+  if (config.find(kBaseModelType) != nullptr) return true;
+  try {
+    return !EncoderConfig::from_json(config).is_bert();
+  } catch (const ModelError&) {
+    return true;  // a family's, but not the one form that is both
+  }
+}
+
+std::int64_t EncoderClassifier::published_limit(const std::filesystem::path& folder) {
+  const Json json = config_of(folder);
+  const JsonReader reader(json);
+  const Family& family = family_of(reader);
+  return read_config(family, reader, head_of(family, reader)).max_tokens();
+}
+
+EncoderClassifier EncoderClassifier::load_published(const std::filesystem::path& folder,
+                                                    const LoadOptions& options) {
+  Checkpoint checkpoint = load_checkpoint(folder, options);
+  const TransformerConfig& config = checkpoint.model.config();
+  require<ModelError>(config.head.kind == HeadKind::kSequence, "config.json",
+                      "{}: expected a model that classifies sequences, got a head of kind {}; "
+                      "fine-tune it first: qkv train with model.from",
+                      folder.string(), head_kind_name(config.head.kind));
+  EncoderConfig facade = encoder_config(config);
+  return EncoderClassifier(std::unique_ptr<Impl>(
+      new Impl{std::move(facade), std::move(checkpoint.model), std::move(checkpoint.config)}));
+}
+
+EncoderClassifier EncoderClassifier::fine_tune(const std::filesystem::path& folder,
+                                               const FineTuneOptions& options) {
+  LoadOptions load;
+  load.head = HeadKind::kSequence;
+  load.labels = options.labels;
+  load.pooling = options.pooling;
+  load.seed = options.seed;
+  load.adjust = [&](TransformerConfig& config) {
+    set_if(config.attention_dropout, options.attention_dropout);
+    set_if(config.hidden_dropout, options.hidden_dropout);
+    set_if(config.activation_dropout, options.activation_dropout);
+    set_if(config.embedding_dropout, options.embedding_dropout);
+    set_if(config.head.dropout, options.hidden_dropout);
+  };
+  return load_published(folder, load);
+}
+
+}  // namespace qkv::inline v0
