@@ -211,13 +211,14 @@ TokenizerParts gpt2_parts(const EmbeddedVocabulary& v) {
                                  {"post_processor", template_of(v)},
                                  {"decoder", byte_level_json(true)},
                                  {"model", nullptr}});
-  parts.saved_json = [tokens = v.tokens, list = v.merges, whole = kind.whole_words](Json frame) {
-    Json::Array pairs;
-    for (const std::string& merge : list) pairs.emplace_back(merge);
+  std::string lines;  // one piece of memory for all merges: a model is loaded more often than saved
+  for (const std::string& merge : v.merges) (lines += merge) += '\n';
+  parts.saved_json = [lines = std::move(lines), whole = kind.whole_words](
+                         Json frame, const std::vector<std::string>& tokens) {
     frame["model"] = Json::Object{{"type", "BPE"},
                                   {"ignore_merges", whole},
                                   {"vocab", vocabulary_json(tokens)},
-                                  {"merges", std::move(pairs)}};
+                                  {"merges", parse_merges_text(lines)}};
     return frame;
   };
   return parts;

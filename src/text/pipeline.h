@@ -53,6 +53,9 @@ class WordFinder {
   AddedTokenFinder in_original_, in_normalized_;
 };
 
+// For `save`, where a tokenizer.json is not the whole: makes it so, of the tokens by id.
+using SavedJson = std::function<Json(Json, const std::vector<std::string>&)>;
+
 // All that a tokenizer is made of, from whatever file.
 struct TokenizerParts {
   Json json;    // a tokenizer.json, the model's vocabulary may be left out
@@ -61,8 +64,7 @@ struct TokenizerParts {
   std::unique_ptr<const TokenModel> model;
   std::unique_ptr<const Normalizer> normalizer;  // null: the one of `json`
   bool plain_bytes = true;
-  // For `save`, where `json` is not the whole: makes it so.
-  std::function<Json(Json)> saved_json;
+  SavedJson saved_json;
   // For `save`, in place of tokenizer.json: name and bytes.
   std::vector<std::pair<std::string, std::string>> files;
 };
@@ -107,7 +109,7 @@ struct Tokenizer::Impl {
   std::vector<bool> known, special;  // by id; an id that is not known is a hole
   text::PieceTable ids;
   std::map<std::string, std::int32_t, std::less<>> roles;
-  std::function<Json(Json)> saved_json;
+  text::SavedJson saved_json;
   std::vector<std::pair<std::string, std::string>> files;
 
   bool knows(std::int64_t id) const {

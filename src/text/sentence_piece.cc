@@ -282,7 +282,9 @@ TokenizerParts parts_of_sentence_piece(SentencePieceModel model, Json post_proce
   parts.plain_bytes = false;
   parts.normalizer = std::make_unique<SentencePieceNormalizer>(model);
   parts.saved_json = [pieces = pieces, bpe = model.bpe, prefix = model.add_dummy_prefix](
-                         Json frame) { return whole_json(std::move(frame), pieces, bpe, prefix); };
+                         Json frame, const std::vector<std::string>&) {
+    return whole_json(std::move(frame), pieces, bpe, prefix);
+  };
   parts.model = model.bpe ? make_scored_bpe(std::move(model.pieces)) : make_scored_unigram(pieces);
   return parts;
 }

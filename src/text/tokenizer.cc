@@ -146,7 +146,7 @@ void Tokenizer::save(const fs::path& folder) const {
   for (const auto& [name, bytes] : impl_->files) write_file_atomic(folder / name, bytes);
   if (impl_->files.empty()) {
     Json json = impl_->json;
-    if (impl_->saved_json) json = impl_->saved_json(std::move(json));
+    if (impl_->saved_json) json = impl_->saved_json(std::move(json), impl_->tokens);
     write_file_atomic(folder / "tokenizer.json", json.dump(2) + "\n");
   }
   write_file_atomic(folder / "tokenizer_config.json", impl_->config.dump(2) + "\n");
