@@ -167,23 +167,27 @@ Header parse_header(const MappedFile& file) {
 }
 
 // Where each tensor's bytes go: wide types first, so that every tensor is aligned for its type.
-std::vector<std::size_t> data_order(const std::vector<std::pair<std::string, Tensor>>& tensors) {
-  std::vector<std::size_t> order(tensors.size());
+std::vector<std::size_t> data_order(const std::vector<TensorSpec>& specs) {
+  std::vector<std::size_t> order(specs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return dtype_size(tensors[a].second.dtype()) > dtype_size(tensors[b].second.dtype());
+    return dtype_size(specs[a].dtype) > dtype_size(specs[b].dtype);
   });
   return order;
 }
 
-std::string format_header(const std::vector<std::pair<std::string, Tensor>>& tensors,
+std::uint64_t bytes_of(const TensorSpec& spec) {
+  return static_cast<std::uint64_t>(spec.shape.numel()) * dtype_size(spec.dtype);
+}
+
+std::string format_header(const std::vector<TensorSpec>& specs,
                           const std::vector<std::size_t>& order,
                           const std::map<std::string, std::string>& metadata) {
-  std::vector<std::uint64_t> begins(tensors.size());
+  std::vector<std::uint64_t> begins(specs.size());
   std::uint64_t offset = 0;
   for (const std::size_t i : order) {
     begins[i] = offset;
-    offset += tensors[i].second.nbytes();
+    offset += bytes_of(specs[i]);
   }
   Json::Object header;
   if (!metadata.empty()) {
@@ -191,36 +195,33 @@ std::string format_header(const std::vector<std::pair<std::string, Tensor>>& ten
     for (const auto& [key, word] : metadata) words.emplace_back(key, word);
     header.emplace_back(kMetadata, std::move(words));
   }
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const Tensor& tensor = tensors[i].second;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
     Json::Array shape;
-    for (int d = 0; d < tensor.rank(); ++d) shape.emplace_back(tensor.dim(d));
+    for (int d = 0; d < specs[i].shape.rank(); ++d) shape.emplace_back(specs[i].shape[d]);
     Json entry = Json::object();
-    entry["dtype"] = stored_name(tensor.dtype());
+    entry["dtype"] = stored_name(specs[i].dtype);
     entry["shape"] = std::move(shape);
-    entry["data_offsets"] = Json::Array{begins[i], begins[i] + tensor.nbytes()};
-    header.emplace_back(tensors[i].first, std::move(entry));
+    entry["data_offsets"] = Json::Array{begins[i], begins[i] + bytes_of(specs[i])};
+    header.emplace_back(specs[i].name, std::move(entry));
   }
   std::string text = Json(std::move(header)).dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   return text;
 }
 
-void check_savable(const std::vector<std::pair<std::string, Tensor>>& tensors,
+void check_savable(const std::vector<TensorSpec>& specs,
                    const std::map<std::string, std::string>& metadata) {
   const auto check_text = [](const std::string& text) {
     require<ArgumentError>(find_invalid_utf8(text) == std::string::npos, "safetensors",
                            "expected names in UTF-8, got '{}'", Json(text).as_string());
   };
   std::set<std::string_view> seen;
-  for (const auto& [name, tensor] : tensors) {
-    check_text(name);
-    require<ArgumentError>(name != kMetadata, "safetensors",
+  for (const TensorSpec& spec : specs) {
+    check_text(spec.name);
+    require<ArgumentError>(spec.name != kMetadata, "safetensors",
                            "expected another tensor name than '{}', got it", kMetadata);
-    require<ArgumentError>(seen.insert(name).second, "safetensors",
-                           "expected each tensor name once, got '{}' twice", name);
-    require<ArgumentError>(tensor.defined(), "safetensors",
-                           "expected a tensor with data, got '{}' without", name);
+    require<ArgumentError>(seen.insert(spec.name).second, "safetensors",
+                           "expected each tensor name once, got '{}' twice", spec.name);
   }
   for (const auto& [key, word] : metadata) {
     check_text(key);
@@ -264,21 +265,38 @@ const Tensor& SafetensorsFile::tensor(const std::string& name) const {
                    name, names_.size(), near.empty() ? "" : "; the nearest name is '" + near + "'");
 }
 
-void save_safetensors(const std::filesystem::path& path,
-                      const std::vector<std::pair<std::string, Tensor>>& tensors,
+void save_safetensors(const std::filesystem::path& path, const std::vector<TensorSpec>& specs,
+                      const std::function<Tensor(std::size_t)>& make,
                       const std::map<std::string, std::string>& metadata) {
-  check_savable(tensors, metadata);
-  const std::vector<std::size_t> order = data_order(tensors);
-  const std::string header = format_header(tensors, order, metadata);
+  check_savable(specs, metadata);
+  const std::vector<std::size_t> order = data_order(specs);
+  const std::string header = format_header(specs, order, metadata);
   const std::uint64_t length = header.size();
   AtomicFile file(path);
   file.write(&length, kPrefix);
   file.write(header.data(), header.size());
   for (const std::size_t i : order) {
-    const Tensor packed = tensors[i].second.contiguous();
+    const Tensor packed = make(i).contiguous();
+    require<ArgumentError>(packed.shape() == specs[i].shape && packed.dtype() == specs[i].dtype,
+                           "safetensors", "expected '{}' as {} {}, got {} {}", specs[i].name,
+                           dtype_name(specs[i].dtype), specs[i].shape.str(),
+                           dtype_name(packed.dtype()), packed.shape().str());
     file.write(packed.raw(), packed.nbytes());
   }
   file.commit();
+}
+
+void save_safetensors(const std::filesystem::path& path,
+                      const std::vector<std::pair<std::string, Tensor>>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, tensor] : tensors) {
+    require<ArgumentError>(tensor.defined(), "safetensors",
+                           "expected a tensor with data, got '{}' without", name);
+    specs.push_back({name, tensor.dtype(), tensor.shape()});
+  }
+  save_safetensors(
+      path, specs, [&](std::size_t i) { return tensors[i].second; }, metadata);
 }
 
 }  // namespace qkv::inline v0::io

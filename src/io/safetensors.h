@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,6 +51,17 @@ class SafetensorsFile {
 // Equal input gives equal bytes.
 void save_safetensors(const std::filesystem::path& path,
                       const std::vector<std::pair<std::string, Tensor>>& tensors,
+                      const std::map<std::string, std::string>& metadata = {});
+
+// The same for tensors that are made one after the other while the file is written, so that they
+// are never in memory together: make(i) gives the tensor of specs[i], once, in an order of its own.
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+};
+void save_safetensors(const std::filesystem::path& path, const std::vector<TensorSpec>& specs,
+                      const std::function<Tensor(std::size_t)>& make,
                       const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace qkv::inline v0::io

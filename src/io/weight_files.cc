@@ -57,6 +57,13 @@ Tensor changed(const WeightEntry& entry) {
   }
 }
 
+void require_readable(const std::string& name, const WeightEntry& entry) {
+  require<UnsupportedError>(entry.unreadable.empty(), "weights",
+                            "expected tensor '{}' in a type that can be computed with, got {} in "
+                            "'{}'; convert it to BF16",
+                            name, entry.unreadable, entry.file);
+}
+
 }  // namespace
 
 void WeightFiles::Impl::add(const std::string& name, WeightEntry entry) {
@@ -113,12 +120,15 @@ bool WeightFiles::is_quantized(const std::string& name) const {
   return impl_->entry(name).blocks.bytes.defined();
 }
 
+DType WeightFiles::dtype(const std::string& name) const {
+  const WeightEntry& entry = impl_->entry(name);
+  require_readable(name, entry);
+  return entry.dense.defined() ? entry.dense.dtype() : DType::kFloat32;
+}
+
 Tensor WeightFiles::tensor(const std::string& name) const {
   const WeightEntry& entry = impl_->entry(name);
-  require<UnsupportedError>(entry.unreadable.empty(), "weights",
-                            "expected tensor '{}' in a type that can be computed with, got {} in "
-                            "'{}'; convert it to BF16",
-                            name, entry.unreadable, entry.file);
+  require_readable(name, entry);
   require<ModelError>(entry.dense.defined(), "weights",
                       "expected tensor '{}' as plain numbers, got {} blocks in '{}'", name,
                       block_layout(entry.blocks.type).name, entry.file);

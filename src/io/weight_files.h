@@ -53,6 +53,8 @@ class WeightFiles {
   // These throw ModelError, naming the nearest names, if there is no such tensor.
   const Shape& shape(const std::string& name) const;
   bool is_quantized(const std::string& name) const;
+  // Of tensor(name); float32 if it is quantised. UnsupportedError as there.
+  DType dtype(const std::string& name) const;
   // In its stored type: a read-only view of the map, or a copy where the data is not aligned or its
   // order or type is not ours (unsigned and 8-bit floating types are widened exactly). ModelError
   // if it is quantised; UnsupportedError for types without an equal here (F4, F6, C64).
