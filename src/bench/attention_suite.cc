@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -67,9 +68,10 @@ struct AttentionProblem {
 };
 
 Record attention_record(const AttentionCase& c, const char* pass, double products,
-                        const Measurement& m) {
+                        const Measurement& m, const char* limit) {
   Record r;
   r.name = fmt::format("attention/{} {}", pass, c.name);
+  r.limit = limit;
   r.seconds = m.seconds;
   r.work = products * 2 * visible_pairs(c) * static_cast<double>(c.heads * c.head_size);
   r.unit = "GFLOP/s";
@@ -95,10 +97,11 @@ struct Probes {
       if (const auto* kernels = kernels::bf16_probe_kernels(are_tiles))
         (are_tiles ? tiles : dot) = std::make_unique<MultiplyAddProbe>(*kernels);
   }
-  MultiplyAddProbe& of(const std::string& implementation) {
-    if (implementation == "flash-amx" && tiles) return *tiles;
-    if (implementation == "flash-avx512_bf16" && dot) return *dot;
-    return fp32;
+  // The one of an implementation, and its name where it is not fp32.
+  std::pair<MultiplyAddProbe*, const char*> of(const std::string& implementation) {
+    if (implementation == "flash-amx" && tiles) return {tiles.get(), "tiles of bf16"};
+    if (implementation == "flash-avx512_bf16" && dot) return {dot.get(), "dot products of bf16"};
+    return {&fp32, ""};
   }
 };
 
@@ -108,15 +111,17 @@ void run_case(const AttentionCase& c, const SuiteOptions& options, Probes& probe
   std::optional<kernels::ImplementationScope> scope;
   if (c.products) scope.emplace(c.products);
   AttentionProblem p(c, options.seed);
-  MultiplyAddProbe& probe = probes.of(ops::explain_attention(p.input, p.options).back().name);
+  const auto limit = probes.of(ops::explain_attention(p.input, p.options).back().name);
+  MultiplyAddProbe& probe = *limit.first;
   reset_memory_peaks();
   ops::AttentionResult result = ops::attention(p.input, p.options);
   const auto forward = [&] { result = ops::attention(p.input, p.options); };
   const auto backward = [&] {
     ops::attention_backward(p.dout, p.input, result, p.options, p.gradients);
   };
-  emit(attention_record(c, "forward", 2, measure(forward, probe, options.measure())));
-  emit(attention_record(c, "backward", 5, measure(backward, probe, options.measure())));
+  const MeasureOptions how = options.measure();
+  emit(attention_record(c, "forward", 2, measure(forward, probe, how), limit.second));
+  emit(attention_record(c, "backward", 5, measure(backward, probe, how), limit.second));
 }
 
 // Sequences of one length, 512 channels in all.

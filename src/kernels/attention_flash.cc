@@ -50,6 +50,7 @@ FlashOutput rows(const AttentionOperand<float>& operand, const AttentionSequence
 void take_narrow(FlashHead& head, const Problem& p, std::int64_t b, std::int64_t h) {
   const auto input = [&](const AttentionOperand<const BFloat16>& x,
                          const AttentionSequences& sequences, std::int64_t index) {
+    if (x.data == nullptr) return NarrowRows{};
     return narrow_rows(x.at(sequences, b, index), x.token_stride);
   };
   const NarrowOperands& from = *p.narrow;
@@ -57,10 +58,11 @@ void take_narrow(FlashHead& head, const Problem& p, std::int64_t b, std::int64_t
   head.narrow_q = input(from.q, p.queries, h);
   head.narrow_k = input(from.k, p.keys, kv);
   head.narrow_v = input(from.v, p.keys, kv);
+  head.narrow_dout = input(from.dout, p.queries, h);
+  if (from.out.data == nullptr) return;
   BFloat16* out = from.out.at(p.queries, b, h);
   head.narrow_out = narrow_output(out, from.out.token_stride);
   head.narrow_o = narrow_rows(out, from.out.token_stride);
-  if (from.dout.data) head.narrow_dout = input(from.dout, p.queries, h);
 }
 
 // Equal tiles of whole registers; a function of the length alone.

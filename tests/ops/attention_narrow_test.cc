@@ -114,8 +114,9 @@ TEST_P(AttentionNarrow, equals_fp32_on_the_same_numbers) {
   struct Shape {
     std::int64_t n, s, heads, kv_heads, d, dv;
   };
-  for (const Shape& c : {Shape{1, 1, 1, 1, 1, 1}, Shape{17, 17, 4, 2, 16, 16},
-                         Shape{70, 150, 6, 2, 33, 20}, Shape{3, 300, 4, 1, 40, 40}}) {
+  for (const Shape& c :
+       {Shape{1, 1, 1, 1, 1, 1}, Shape{17, 17, 4, 2, 16, 16}, Shape{70, 150, 6, 2, 33, 20},
+        Shape{3, 300, 4, 1, 40, 40}, Shape{30, 40, 2, 2, 264, 136}, Shape{70, 4300, 1, 1, 4, 3}}) {
     const ops::AttentionInput in = input(c.n, c.s, c.heads, c.kv_heads, c.d, c.dv);
     const ops::AttentionInput wide = widened(in);
     const Tensor dout = random_tensor({2, c.n, c.heads, c.dv}, dtype(), 4);

@@ -9,6 +9,10 @@ namespace qkv::inline v0::kernels::QKV_ISA {
 
 // Rows of keys and values in whole registers of any engine.
 constexpr std::int64_t kPairLanes = 16;
+// Keys that are packed at a time, a multiple of kForwardKeys: they stay in a second-level cache.
+// Where there are more, so many query tiles go through them together.
+constexpr std::int64_t kPackedKeys = 4096;
+constexpr std::int64_t kPairTiles = 16;
 
 // Hands out a head's scratch memory in whole lines; without memory, counts it.
 struct ScratchCutter {
@@ -24,13 +28,13 @@ struct ScratchCutter {
 
 // Scratch memory of a head. Values are packed by blocks of kForwardKeys keys, [Dv][keys / 2] each.
 struct PairForwardBuffers {
-  float* q;                   // [D / 2][tile]
+  float* q;                   // of each tile that goes along: [D / 2][tile]
   float* scores;              // [kForwardKeys][tile]
   float* bias;                // likewise
   float* weights;             // [kForwardKeys / 2][tile]
-  float* out;                 // [Dv][tile]
+  float* out;                 // likewise [Dv][tile]
   float* rows;                // [tile][Dv], or rows on their way
-  float* k;                   // [S][D / 2]
+  float* k;                   // [packed keys][D / 2]
   float* v;                   // blocks
   float* finite;              // of each block of values: 1 or 0
   float* specials;            // a block
@@ -45,15 +49,17 @@ QKV_INLINE PairForwardBuffers pair_forward_buffers(const FlashHead& h) {
   b.words = engine_words<Engine>(h.head_size);
   b.packed_words = round_up(b.words, kPairLanes);
   b.values = round_up(h.value_size, kPairLanes);
-  const std::int64_t blocks = (h.keys + kForwardKeys - 1) / kForwardKeys;
+  const std::int64_t keys = smaller(h.keys, kPackedKeys);
+  const std::int64_t blocks = (keys + kForwardKeys - 1) / kForwardKeys;
+  const std::int64_t tiles = h.keys > kPackedKeys ? kPairTiles : 1;
   ScratchCutter take = {h.scratch};
-  b.q = take(b.packed_words * h.tile);
+  b.q = take(tiles * b.packed_words * h.tile);
   b.scores = take(kForwardKeys * h.tile);
   b.bias = take(kForwardKeys * h.tile);
   b.weights = take(kForwardKeys / 2 * h.tile);
-  b.out = take(b.values * h.tile);
+  b.out = take(tiles * b.values * h.tile);
   b.rows = take(larger(h.tile * larger(b.values, b.packed_words), kForwardKeys / 2 * b.values));
-  b.k = take(round_up(h.keys, kPairBlock) * b.packed_words);
+  b.k = take(round_up(keys, kPairBlock) * b.packed_words);
   b.v = take(blocks * kForwardKeys / 2 * b.values);
   b.finite = take(blocks);
   b.specials = take(kForwardKeys / 2 * b.values);
@@ -96,11 +102,32 @@ QKV_INLINE bool pack_values(const FlashHead& h, const PairForwardBuffers& b, Row
   }
 }
 
-// Queries [first, first + count), transposed; zeros in the lanes behind them.
-QKV_INLINE void pack_queries(const FlashHead& h, const PairForwardBuffers& b, std::int64_t first,
-                             std::int64_t count, std::int64_t width) {
-  pack_rows(rows_from(h.narrow_q, first), {count, h.head_size, width}, b.rows, b.packed_words);
-  transpose_words({b.rows, b.packed_words, width, b.packed_words}, b.q, width);
+// A query tile on its way through the keys.
+struct PairTile {
+  std::int64_t first, count, width;
+  float *q, *out;  // its own of PairForwardBuffers
+  bool begun;      // out holds something
+  RunningSoftmax state;
+};
+
+// Queries [first, first + count) as tile `index` of those that go along; lanes behind them are
+// zero.
+template <class Engine>
+QKV_INLINE void begin_tile(const FlashHead& h, const PairForwardBuffers& b, std::int64_t index,
+                           RowRange queries, PairTile& tile) {
+  tile.first = queries.begin;
+  tile.count = queries.end - queries.begin;
+  tile.width = round_up(tile.count, Engine::kColumns);
+  tile.q = b.q + index * b.packed_words * h.tile;
+  tile.out = b.out + index * b.values * h.tile;
+  tile.begun = false;
+  for (std::int64_t lane = 0; lane < tile.width; lane += kLanes) {
+    store(tile.state.maximum + lane, minus_infinity());
+    store(tile.state.sum + lane, zero());
+  }
+  pack_rows(rows_from(h.narrow_q, tile.first), {tile.count, h.head_size, tile.width}, b.rows,
+            b.packed_words);
+  transpose_words({b.rows, b.packed_words, tile.width, b.packed_words}, tile.q, tile.width);
 }
 
 // Rows of a register's weights in pairs; what is outside of the range is zero.
@@ -178,49 +205,58 @@ QKV_INLINE void write_empty(const FlashHead& h, std::int64_t first, std::int64_t
   for (std::int64_t m = first; m < first + count; ++m) h.lse[m] = -__builtin_inff();
 }
 
-// Queries [first, first + count); packed keys begin at key `packed`.
+// A tile against the keys that are packed.
 template <class Engine>
-[[gnu::noinline]] static void pair_forward_tile(Engine& engine, const FlashHead& h,
-                                                const PairForwardBuffers& b, std::int64_t first,
-                                                std::int64_t count, std::int64_t packed) {
-  const std::int64_t width = round_up(count, Engine::kColumns);
-  const RowRange keys = keys_of_queries(h, first, count);
-  RunningSoftmax state;
-  for (std::int64_t lane = 0; lane < width; lane += kLanes) {
-    store(state.maximum + lane, minus_infinity());
-    store(state.sum + lane, zero());
-  }
-  bool begun = false;
-  if (keys.begin < keys.end) pack_queries(h, b, first, count, width);
-  for (std::int64_t key = keys.begin / kForwardKeys * kForwardKeys; key < keys.end;
+[[gnu::noinline]] static void pair_forward_keys(Engine& engine, const FlashHead& h,
+                                                const PairForwardBuffers& b, RowRange packed,
+                                                PairTile& q) {
+  const RowRange keys = keys_of_queries(h, q.first, q.count);
+  const std::int64_t width = q.width, end = smaller(keys.end, packed.end);
+  for (std::int64_t key = larger(keys.begin / kForwardKeys * kForwardKeys, packed.begin); key < end;
        key += kForwardKeys) {
-    const FlashTile tile = {first, count, key, smaller(kForwardKeys, keys.end - key), width};
+    const FlashTile tile = {q.first, q.count, key, smaller(kForwardKeys, keys.end - key), width};
     bool skip = false;
     const TileMask mask = tile_mask(h, tile, b.bias, &skip);
     if (skip) continue;
-    const std::int64_t row = key - packed;
+    const std::int64_t row = key - packed.begin;
     pairs_by_columns(engine,
-                     {b.k + row * b.packed_words, b.packed_words, 1, b.q, width, b.scores, width,
+                     {b.k + row * b.packed_words, b.packed_words, 1, q.q, width, b.scores, width,
                       b.words, nullptr, nullptr, false},
                      tile.keys, width, mask.of_key);
-    pair_weights(h, tile, mask, b, state);
-    const float* rescale = begun && !all_ones(state.rescale, width) ? state.rescale : nullptr;
-    const Product values = {
-        b.v + row / 2 * b.values,        kForwardKeys / 2, 1,       b.weights, width,  b.out, width,
-        engine_words<Engine>(tile.keys), nullptr,          nullptr, begun,     rescale};
+    pair_weights(h, tile, mask, b, q.state);
+    const bool rescaled = q.begun && !all_ones(q.state.rescale, width);
+    Product values = {b.v + row / 2 * b.values,
+                      kForwardKeys / 2,
+                      1,
+                      b.weights,
+                      width,
+                      q.out,
+                      width,
+                      engine_words<Engine>(tile.keys),
+                      nullptr,
+                      nullptr,
+                      q.begun,
+                      rescaled ? q.state.rescale : nullptr};
     pairs_by_depth_of_columns(engine, values, h.value_size, width, mask.of_query);
-    if (b.finite[row / kForwardKeys] == 0) {
-      pack_values(h, b, {key, key + tile.keys}, b.specials, true);
-      add_specials({b.specials, kForwardKeys / 2, 1, b.weights, width, b.out, width, values.depth,
-                    nullptr, nullptr, true},
-                   h.value_size, width / kLanes);
-    }
-    begun = true;
+    q.begun = true;
+    if (b.finite[row / kForwardKeys] != 0) continue;
+    pack_values(h, b, {key, key + tile.keys}, b.specials, true);
+    values.a = b.specials;
+    add_specials(values, h.value_size, width / kLanes);
   }
-  if (!begun) return write_empty(h, first, count, b);
-  finish_softmax(h, first, count, state);
-  transpose_words({b.out, width, b.values, width}, b.rows, b.values);
-  write_narrow(b.rows, b.values, h, first, count, state.rescale);
+}
+
+QKV_INLINE void finish_tile(const FlashHead& h, const PairForwardBuffers& b, PairTile& tile) {
+  if (!tile.begun) return write_empty(h, tile.first, tile.count, b);
+  finish_softmax(h, tile.first, tile.count, tile.state);
+  transpose_words({tile.out, tile.width, b.values, tile.width}, b.rows, b.values);
+  write_narrow(b.rows, b.values, h, tile.first, tile.count, tile.state.rescale);
+}
+
+// Keys that any of the queries sees, from the beginning of a block on.
+QKV_INLINE RowRange blocks_of_queries(const FlashHead& h, std::int64_t begin, std::int64_t end) {
+  const RowRange keys = keys_of_queries(h, begin, end - begin);
+  return {keys.begin / kForwardKeys * kForwardKeys, keys.end};
 }
 
 // Queries [begin, end) of a head; begin is a multiple of the tile.
@@ -228,13 +264,26 @@ template <class Engine>
 [[gnu::noinline]] static void pair_forward(const FlashHead& h, std::int64_t begin,
                                            std::int64_t end) {
   Engine engine;
+  PairTile tiles[kPairTiles];
   const PairForwardBuffers b = pair_forward_buffers<Engine>(h);
-  RowRange keys = keys_of_queries(h, begin, end - begin);
-  keys.begin = keys.begin / kForwardKeys * kForwardKeys;
-  pack_keys(h, b, keys);
+  const RowRange all = blocks_of_queries(h, begin, end);
+  const bool at_once = h.keys <= kPackedKeys;
+  const std::int64_t step = at_once ? h.tile : kPairTiles * h.tile;
+  if (at_once) pack_keys(h, b, all);
   engine.begin();
-  for (std::int64_t first = begin; first < end; first += h.tile)
-    pair_forward_tile(engine, h, b, first, smaller(h.tile, end - first), keys.begin);
+  for (std::int64_t first = begin; first < end; first += step) {
+    const std::int64_t last = smaller(first + step, end);
+    std::int64_t count = 0;
+    for (std::int64_t i = first; i < last; i += h.tile, ++count)
+      begin_tile<Engine>(h, b, count, {i, smaller(i + h.tile, last)}, tiles[count]);
+    const RowRange keys = at_once ? all : blocks_of_queries(h, first, last);
+    for (std::int64_t key = keys.begin; key < keys.end; key += kPackedKeys) {
+      const RowRange packed = {key, smaller(key + kPackedKeys, keys.end)};
+      if (!at_once) pack_keys(h, b, packed);
+      for (std::int64_t i = 0; i < count; ++i) pair_forward_keys(engine, h, b, packed, tiles[i]);
+    }
+    for (std::int64_t i = 0; i < count; ++i) finish_tile(h, b, tiles[i]);
+  }
   engine.end();
 }
 

@@ -142,12 +142,15 @@ QKV_INLINE bool pack_key_block(const FlashHead& h, const PairBackwardBuffers& b,
   return finite;
 }
 
-// Numbers of a tile in fp32, zero where hidden or behind the queries.
+// Numbers of a tile in fp32, zero where hidden or behind the queries. kWhole: there is nothing of
+// either.
+template <bool kWhole>
 struct VisibleScores {
   const FlashTile& t;
   const TileMask& mask;
 
   QKV_INLINE F32 at(const float* scores, std::int64_t r, std::int64_t lane) const {
+    if (kWhole) return load(scores + r * t.stride + lane);
     if (lane >= t.stride) return zero();
     const RowRange range = rows_of_register(mask, lane, t.keys);
     if (r < range.begin || r >= range.end) return zero();
@@ -156,10 +159,11 @@ struct VisibleScores {
 };
 
 // Weights and gradients of scores to the operands of the last three products.
-[[gnu::noinline]] static void pack_gradients(const FlashTile& t, const TileMask& mask,
-                                             const float* weights, const float* gradients,
-                                             const PairGradients& to) {
-  const VisibleScores visible = {t, mask};
+template <bool kWhole>
+[[gnu::noinline]] static void pack_scores(const FlashTile& t, const TileMask& mask,
+                                          const float* weights, const float* gradients,
+                                          const PairGradients& to) {
+  const VisibleScores<kWhole> visible = {t, mask};
   const std::int64_t padded = round_up(t.keys, kPairBlock);
   for (std::int64_t lane = 0; lane < 2 * to.stride; lane += 2 * kLanes)
     for (std::int64_t r = 0; r < padded; r += 2) {
@@ -178,6 +182,15 @@ struct VisibleScores {
       if (lane < t.stride) store(pairs, pair_up(low[0], low[1]));
       if (lane + kLanes < t.stride) store(pairs + kLanes, pair_up(high[0], high[1]));
     }
+}
+
+QKV_INLINE void pack_gradients(const FlashTile& t, const TileMask& mask, const float* weights,
+                               const float* gradients, const PairGradients& to) {
+  const bool whole = !mask.partial && t.queries == 2 * to.stride && t.keys % kPairBlock == 0;
+  if (whole)
+    pack_scores<true>(t, mask, weights, gradients, to);
+  else
+    pack_scores<false>(t, mask, weights, gradients, to);
 }
 
 // Products to weights and gradients of scores, in fp32. `only`: the tile holds all keys.
