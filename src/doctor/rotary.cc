@@ -17,7 +17,7 @@ namespace qkv::inline v0::doctor {
 Array rotated(const Array& x, std::int64_t first, const Rotary& rotary, int sign) {
   if (sign == 0) return x;
   const auto channels =
-      2 * static_cast<std::int64_t>(rotary.share * static_cast<double>(x.d) / 2 + 0.5);
+      2 * static_cast<std::int64_t>(std::llround(rotary.share * static_cast<double>(x.d) / 2));
   Array out = x;
   for (std::int64_t c = 0; c < channels / 2; ++c) {
     const double rate =
