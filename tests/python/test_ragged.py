@@ -87,6 +87,13 @@ def test_a_sequence_does_not_see_its_neighbours():
     assert np.array_equal(kept[:5], qkv.scaled_dot_product_attention(q[:5], q[:5], q[:5], cu_seqlens_q=np.array([0, 5])))
 
 
+def test_explains_its_choice():
+    q = np.ones((9, 1, 8), np.float32)
+    names = qkv.explain_attention(q, q, q, cu_seqlens_q=[0, 4, 9])
+    assert names[-1][1] == "" and all(refusal for _, refusal in names[:-1])
+    assert "naive" in qkv.explain_attention(q, q, q, cu_seqlens_q=[0, 4, 9], return_weights=True)[-1][0]
+
+
 def test_gradient_of_a_bias_over_packed_sequences():
     rng = np.random.default_rng(4)
     q, k, v = (rng.standard_normal((9, 2, 4)) for _ in range(3))
