@@ -1,6 +1,9 @@
 // qkv classify: the label of each text, with a probability for every label.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,7 +12,10 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "base/log.h"
+#include "models/text_model.h"
+#include "ops/softmax.h"
 #include "terminal.h"
 #include "train/package.h"
 #include "verbs.h"
@@ -23,8 +29,92 @@ struct ClassifyOptions {
   std::string model;
   std::vector<std::string> texts;
   int top = 1;
-  bool truncate = false;
+  bool truncate = false, pair = false;
 };
+
+// Any model that gives labels: one of ours, with what its training said, or a published one.
+struct AnyClassifier {
+  std::vector<std::string> labels;
+  std::int64_t max_length = 0;
+  std::function<train::ClassifiedTexts(const std::vector<TextRow>&, const std::string& source)>
+      classify;
+};
+
+AnyClassifier own_classifier(const ClassifyOptions& options) {
+  require<ArgumentError>(!options.pair, "arguments",
+                         "expected --pair for published models only, got {}", options.model);
+  auto package =
+      std::make_shared<const train::ClassifierPackage>(train::load_classifier(options.model));
+  const bool truncate = options.truncate;
+  return {package->model.config().labels, package->facts.limits.max_length,
+          [package, truncate](const std::vector<TextRow>& rows, const std::string& source) {
+            return train::classify_texts(*package, rows, truncate, source);
+          }};
+}
+
+// Probabilities as the model was trained: each label by itself, or one of all of them.
+std::vector<double> scores_of(const Tensor& logits, const std::string& problem) {
+  const Tensor values = logits.to(DType::kFloat64).contiguous();
+  const auto n = static_cast<std::size_t>(values.numel());
+  std::vector<double> scores(values.data<double>(), values.data<double>() + n);
+  if (problem == "regression") return scores;
+  if (n == 1 || problem == "multi_label_classification") {
+    for (double& score : scores) score = 1 / (1 + std::exp(-score));
+    return scores;
+  }
+  const Tensor shares = ops::softmax(values);
+  return {shares.data<double>(), shares.data<double>() + n};
+}
+
+TextTokens published_tokens(const TextModel& model, const TextRow& row,
+                            const ClassifyOptions& options) {
+  require<DataError>(!is_blank(row.text), "text", "expected a text, got {}", "an empty one");
+  if (!options.pair) return model.tokens(row.text, options.truncate);
+  const std::size_t tab = row.text.find('\t');
+  require<DataError>(tab != std::string::npos, "text",
+                     "expected two texts with a tab between them, got \"{}\"", row.text);
+  return model.tokens(row.text.substr(0, tab), row.text.substr(tab + 1), options.truncate);
+}
+
+AnyClassifier published_classifier(const ClassifyOptions& options) {
+  auto model = std::make_shared<const TextModel>(TextModel::load(options.model));
+  const HeadConfig& head = model->model().config().head;
+  require<ArgumentError>(head.kind == HeadKind::kSequence, "classify",
+                         "expected a model with a head for whole texts, got one with the head {}",
+                         head_kind_name(head.kind));
+  const Json* type = model->config().find("problem_type");
+  const std::string problem = type != nullptr && type->is_string() ? type->as_string() : "";
+  return {head.labels, model->max_length(),
+          [model, options, problem](const std::vector<TextRow>& rows, const std::string& source) {
+            train::ClassifiedTexts out;
+            std::vector<TextTokens> texts;
+            for (const TextRow& row : rows) {
+              try {
+                texts.push_back(published_tokens(*model, row, options));
+              } catch (const DataError& error) {
+                fail<DataError>("data", "{}:{}: {}", source, row.line, error_reason(error));
+              }
+              out.truncated += texts.back().cut ? 1 : 0;
+            }
+            out.scores.resize(rows.size());
+            model->each_logits(texts, [&](std::size_t i, const Tensor& logits) {
+              out.scores[i] = scores_of(logits, problem);
+            });
+            return out;
+          }};
+}
+
+// Folders of training runs say how texts were taken; other ones are published models.
+AnyClassifier load_any(const ClassifyOptions& options) {
+  const std::filesystem::path folder(options.model);
+  std::error_code code;
+  if (std::filesystem::exists(folder / train::kRunFile, code) ||
+      !std::filesystem::exists(folder / "config.json", code))
+    return own_classifier(options);
+  const std::string path = (folder / "config.json").string();
+  const Json config = Json::parse(read_file(path), path);
+  return is_known_family(config) ? published_classifier(options) : own_classifier(options);
+}
 
 // Rows of one source, numbered by the argument or the line of stdin they come from.
 std::vector<TextRow> next_rows(ItemReader& items) {
@@ -81,13 +171,13 @@ int run_classify(const ClassifyOptions& options, const Globals& globals) {
   require<ArgumentError>(options.top >= 1, "arguments", "expected --top of at least 1, got {}",
                          options.top);
   ItemReader items(options.texts, "classify");
-  const train::ClassifierPackage package = train::load_classifier(options.model);
-  const std::vector<std::string>& labels = package.model.config().labels;
+  const AnyClassifier classifier = load_any(options);
+  const std::vector<std::string>& labels = classifier.labels;
   Counts counts;
   for (std::vector<TextRow> rows = next_rows(items); !rows.empty(); rows = next_rows(items)) {
     const char* source = items.from_stdin() ? "stdin" : "argument";
     const auto classified = [&](const std::vector<TextRow>& part) {
-      return train::classify_texts(package, part, options.truncate, source);
+      return classifier.classify(part, source);
     };
     std::optional<train::ClassifiedTexts> answers;
     try {
@@ -107,7 +197,7 @@ int run_classify(const ClassifyOptions& options, const Globals& globals) {
         LogLevel::kWarning,
         fmt::format("{} of {} texts ({:.1f} %) were cut to {} tokens", counts.cut, counts.texts,
                     100.0 * static_cast<double>(counts.cut) / static_cast<double>(counts.texts),
-                    package.facts.limits.max_length));
+                    classifier.max_length));
   }
   return 0;
 }
@@ -122,6 +212,7 @@ void add_classify(CLI::App& app, Globals& globals) {
   verb->add_option("--top", options->top, "labels to show for each text");
   verb->add_flag("--truncate", options->truncate,
                  "cuts texts that are too long, instead of refusing them");
+  verb->add_flag("--pair", options->pair, "each text is two, with a tab between them");
   verb->footer(
       "Examples:\n  qkv classify out/banking77 \"my card has not arrived\"\n"
       "  qkv classify out/banking77 - --json < texts.txt");
