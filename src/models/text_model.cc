@@ -184,7 +184,7 @@ void TextModel::each_hidden(std::span<const TextTokens> texts, const HiddenVisit
 
 Tensor TextModel::embed(std::span<const TextTokens> texts) const {
   const std::int64_t width = model().config().d_model;
-  const Tensor out = Tensor::empty({static_cast<std::int64_t>(texts.size()), width});
+  Tensor out = Tensor::empty({static_cast<std::int64_t>(texts.size()), width});
   each_hidden(texts, [&](std::span<const std::size_t> batch, Context& context, const Var& hidden) {
     const Tensor pooled = autograd::pool(context, hidden, settings_.pooling).value();
     if (settings_.normalize) normalise(pooled);
