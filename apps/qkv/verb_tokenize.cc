@@ -140,9 +140,9 @@ void add_tokenize(CLI::App& app, Globals& globals) {
                  "bytes that are not UTF-8 become U+FFFD, not an error");
   verb->add_option("--max-length", options->max_length,
                    "cut each text to so many tokens, special ones included")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   verb->add_option("--pad", options->pad, "pad each text to so many tokens")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30));
   verb->footer(
       "Prints ids, a tab, pieces; with --json also offsets in characters.\n\n"
       "Examples:\n  qkv tokenize runs/demo \"where is my red power bank?\" --json\n"

@@ -222,19 +222,75 @@ TokenizerParts parts_of_model_file(const fs::path& path, Json config) {
   return parts;
 }
 
+// The pieces of another model under ids of a vocabulary; those it lacks are unknown.
+class Renumbered : public TokenModel {
+ public:
+  Renumbered(std::unique_ptr<const TokenModel> inner, std::vector<std::int32_t> ids)
+      : inner_(std::move(inner)), ids_(std::move(ids)) {}
+  void tokenize(std::string_view word, std::vector<Piece>& pieces) const override {
+    const std::size_t first = pieces.size();
+    inner_->tokenize(word, pieces);
+    for (std::size_t i = first; i < pieces.size(); ++i)
+      pieces[i].id = ids_[static_cast<std::size_t>(pieces[i].id)];
+  }
+
+ private:
+  std::unique_ptr<const TokenModel> inner_;
+  std::vector<std::int32_t> ids_;
+};
+
+// Marian's form: pieces by SentencePiece, their ids in vocab.json, </s> behind each text.
+TokenizerParts marian_parts(const fs::path& folder, const fs::path& file, Json config) {
+  std::string bytes = read_file(file), vocabulary_bytes = read_file(folder / "vocab.json");
+  SentencePieceModel model = parse_sentence_piece(bytes);
+  const Json vocabulary_json = Json::parse(vocabulary_bytes, "vocab.json");
+  Vocabulary vocabulary = parse_vocabulary(vocabulary_json);
+  PieceTable ids(vocabulary.size());
+  for (const auto& [token, id] : vocabulary) ids.insert(token, id);
+  const std::int32_t unknown = ids.find("<unk>"), end = ids.find("</s>");
+  require<ModelError>(unknown >= 0 && end >= 0, "tokenizer",
+                      "expected <unk> and </s> in '{}', got neither or one",
+                      (folder / "vocab.json").string());
+  std::vector<std::int32_t> numbers;
+  for (const std::string& piece : model.pieces.pieces) {
+    const std::int32_t id = ids.find(piece);
+    numbers.push_back(id < 0 ? unknown : id);
+  }
+  TokenizerParts parts = parts_of_sentence_piece(std::move(model), around_json({}, {{"</s>", end}}),
+                                                 std::move(config));
+  parts.json["added_tokens"] = special_tokens_in(vocabulary_json, {"</s>", "<unk>", "<pad>"});
+  parts.model = std::make_unique<Renumbered>(std::move(parts.model), std::move(numbers));
+  parts.vocabulary = std::move(vocabulary);
+  parts.files = {{"vocab.json", std::move(vocabulary_bytes)},
+                 {file.filename().string(), std::move(bytes)}};
+  return parts;
+}
+
+// Where Marian keeps the pieces of the language that it reads; empty if nowhere.
+fs::path marian_file_in(const fs::path& folder) {
+  if (!path_exists(folder / "vocab.json")) return {};
+  for (const char* name : {"source.spm", "vocab.joint.spm"}) {
+    if (path_exists(folder / name)) return folder / name;
+  }
+  return {};
+}
+
 }  // namespace
 
 TokenizerParts parts_of_older_files(const fs::path& place, Json config) {
   if (!is_folder(place)) return parts_of_model_file(place, std::move(config));
   if (path_exists(place / "vocab.json") && path_exists(place / "merges.txt"))
     return parts_of_json(gpt2_json(place), std::move(config));
+  if (const fs::path file = marian_file_in(place); !file.empty())
+    return marian_parts(place, file, std::move(config));
   if (path_exists(place / "vocab.txt")) return parts_of_json(bert_json(place), std::move(config));
   if (const fs::path file = model_file_in(place); !file.empty())
     return parts_of_model_file(file, std::move(config));
-  fail<ModelError>("tokenizer",
-                   "expected tokenizer.json, vocab.json with merges.txt, vocab.txt or a "
-                   "SentencePiece .model in '{}', got none of them",
-                   place.string());
+  fail<ModelError>(
+      "tokenizer",
+      "expected tokenizer.json, vocab.json with merges.txt or source.spm, vocab.txt or a "
+      "SentencePiece .model in '{}', got none of them",
+      place.string());
 }
 
 }  // namespace qkv::inline v0::text

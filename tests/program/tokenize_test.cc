@@ -56,6 +56,40 @@ TEST_F(Tokenize, json_has_ids_tokens_and_offsets) {
   EXPECT_EQ(offsets.at(offsets.size() - 2).at(1).as_int(), 5);
 }
 
+TEST_F(Tokenize, cuts_and_pads_only_where_asked) {
+  const auto ids = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"the red one", "--json"});
+    const Finished done = run(flags);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return Json::parse(done.out);
+  };
+  EXPECT_GT(ids({}).at("ids").size(), 3u);
+  EXPECT_EQ(ids({"--max-length", "3"}).at("ids").size(), 3u);
+  const Json padded = ids({"--pad", "20"});
+  EXPECT_EQ(padded.at("ids").size(), 20u);
+  EXPECT_EQ(padded.at("tokens").at(19).as_string(), "[PAD]");
+  EXPECT_EQ(padded.at("offsets").size(), 20u);
+  const Finished refused = run({"the", "--max-length", "1"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("special tokens"), std::string::npos) << refused.err;
+  EXPECT_EQ(run({"the", "--max-length", "0"}).status, 2);
+}
+
+TEST_F(Tokenize, b54_broken_bytes_are_replaced_where_asked) {
+  EXPECT_EQ(run({"-"}, "the \xFF\n").status, 1);
+  const Finished done = run({"-", "--json", "--replace-invalid"}, "the \xFF\n");
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_FALSE(Json::parse(done.out).at("ids").as_array().empty());
+}
+
+TEST_F(Tokenize, reads_the_vocabulary_inside_a_gguf_file) {
+  QKV_SHARED_OR_SKIP(path, "data/tokenizers/ggml-vocab/ggml-vocab-gpt-2.gguf");
+  const Finished done = run_qkv({"tokenize", path.string(), "Hello world", "--no-special"},
+                                {.input = "", .environment = {}, .folder = ""});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(done.out, "15496 995\tHello Ġworld\n");
+}
+
 TEST_F(Tokenize, one_line_of_output_for_each_line_of_input) {
   for (const char* input : {"the\n\n红色\r\nlast", "the\n\n红色\nlast\n"}) {
     const Finished done = run({"-"}, input);

@@ -289,6 +289,25 @@ TEST(SentencePiece, special_tokens_come_from_the_configuration) {
   EXPECT_THROW(Tokenizer::load(folder.path()), UnsupportedError);
 }
 
+TEST(SentencePiece, marian_numbers_pieces_in_a_file_of_its_own) {
+  const TempFolder folder;
+  folder.write("source.spm", read_file(golden() / "bpe.model"));
+  const Tokenizer pieces = Tokenizer::load(golden() / "bpe.model");
+  const Encoding e = pieces.encode("the card");
+  Json vocabulary(Json::Object{{"</s>", 0}, {"<unk>", 1}});
+  vocabulary[e.tokens[0]] = 2;
+  folder.write("vocab.json", vocabulary.dump());
+  const Tokenizer tokenizer = Tokenizer::load(folder.path());
+  Ids expected(e.ids.size(), 1);
+  expected[0] = 2;
+  expected.push_back(0);
+  EXPECT_EQ(tokenizer.encode("the card").ids, expected);
+  tokenizer.save(folder / "saved");
+  EXPECT_EQ(Tokenizer::load(folder / "saved").encode("the card").ids, expected);
+  folder.write("vocab.json", R"({"a":0})");
+  EXPECT_THROW(Tokenizer::load(folder.path()), ModelError);
+}
+
 TEST(SentencePiece, bad_files_are_model_errors) {
   const std::string good = read_file(golden() / "unigram.model");
   const auto refused = [](const std::string& bytes) {
