@@ -25,8 +25,8 @@ namespace {
 
 // One line per verb, in the order of `qkv --help`.
 constexpr void (*kVerbs[])(CLI::App&, Globals&) = {
-    add_train,   add_eval,   add_classify, add_embed, add_fill,    add_tokenize,
-    add_inspect, add_doctor, add_lab,      add_bench, add_convert, add_info,
+    add_train,    add_eval,    add_classify, add_embed, add_fill,  add_generate, add_score,
+    add_tokenize, add_inspect, add_doctor,   add_lab,   add_bench, add_convert,  add_info,
 };
 
 constexpr int kDone = 0, kFailed = 1, kRefused = 2;

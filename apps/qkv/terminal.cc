@@ -54,14 +54,14 @@ void make_folder(const std::filesystem::path& folder, const char* where) {
                    folder.string(), error.message());
 }
 
-void print_line(std::string_view line) {
-  std::string text(line);
-  text += '\n';
+void print_text(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0)
     return;
   if (errno == EPIPE) throw OutputClosed{};
   fail<IoError>("stdout", "cannot write the output: {}", std::strerror(errno));
 }
+
+void print_line(std::string_view line) { print_text(std::string(line) + '\n'); }
 
 void print_json(const Json& value) { print_line(value.dump()); }
 

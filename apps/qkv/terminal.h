@@ -22,7 +22,8 @@ struct OutputClosed {};
 // Writes one line to stdout and flushes it. OutputClosed if the reader is gone; IoError for any
 // other failure.
 void print_line(std::string_view line);
-void print_json(const Json& value);  // on one line
+void print_text(std::string_view text);  // the same without an end of line
+void print_json(const Json& value);      // on one line
 
 // Puts something harmless under 0, 1 and 2 where the caller closed them, so that no file of ours is
 // opened there and takes in what is meant for the streams. Call it before anything is opened.

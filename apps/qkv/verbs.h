@@ -43,6 +43,8 @@ void add_classify(CLI::App& app, Globals& globals);
 void add_convert(CLI::App& app, Globals& globals);
 void add_embed(CLI::App& app, Globals& globals);
 void add_fill(CLI::App& app, Globals& globals);
+void add_generate(CLI::App& app, Globals& globals);
+void add_score(CLI::App& app, Globals& globals);
 void add_inspect(CLI::App& app, Globals& globals);
 void add_bench(CLI::App& app, Globals& globals);
 void add_doctor(CLI::App& app, Globals& globals);

@@ -86,6 +86,9 @@ class QKV_API Tokenizer {
   std::vector<Encoding> encode_batch(std::span<const std::string> texts,
                                      const EncodeOptions& options = {}) const;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens = true) const;
+  // The same without replacing what is no UTF-8 (yet): for text that grows token by token.
+  std::string decode_bytes(std::span<const std::int32_t> ids,
+                           bool skip_special_tokens = true) const;
 
   std::int64_t vocab_size() const;
   std::optional<std::int32_t> token_id(std::string_view token) const;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "ops/activation.h"
 #include "ops/embedding.h"
+#include "ops/quantized.h"
 
 namespace qkv::inline v0::autograd {
 namespace {
@@ -71,9 +72,28 @@ ops::AttentionInput attention_input(const Heads& heads, const RaggedLayout& layo
 
 }  // namespace
 
+namespace {
+
+void multiply(const Tensor& x, double factor) {
+  auto* values = x.data<float>();
+  for (std::int64_t i = 0; i < x.numel(); ++i) values[i] *= static_cast<float>(factor);
+}
+
+void require_no_gradient(bool recording, const char* op) {
+  require<UnsupportedError>(!recording, op,
+                            "expected no gradients, since the weight is kept in its stored type; "
+                            "load the model for training to get them");
+}
+
+}  // namespace
+
 Var linear(Context& context, const Var& x, const Var& w, const Var& bias,
            ops::Activation activation) {
   const bool record = any_recorded(context, x, w, bias);
+  if (w.stored()) {
+    require_no_gradient(record, "linear");
+    return Var(ops::quantized_linear(x.value(), *w.stored(), value_or_none(bias), activation));
+  }
   if (!record) {
     if (const auto packed = w.packed())
       return Var(ops::linear(x.value(), *packed, value_or_none(bias), activation).y);
@@ -109,6 +129,11 @@ Var activate(Context& context, const Var& x, ops::Activation activation) {
 Var embedding(Context& context, std::span<const std::int32_t> ids, const Var& table, double scale,
               const char* where) {
   const bool record = context.recording(table);
+  if (table.stored()) {
+    Tensor rows = ops::quantized_embedding(*table.stored(), ids);
+    if (scale != 1) multiply(rows, scale);
+    return Var(std::move(rows));
+  }
   Var y(ops::embedding(ids, table.value(), scale, where), record);
   if (record) {
     context.tape->record("embedding", y,

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/memory.h"
 #include "ops/norm.h"
+#include "ops/quantized.h"
 
 namespace qkv::inline v0 {
 
@@ -75,6 +76,16 @@ void Var::set_value(Tensor value) const {
   node_->value = std::move(value);
 }
 
+void Var::set_stored(std::shared_ptr<const ops::QuantizedWeight> weight) const {
+  const Shape shape{weight->rows(), weight->columns()};
+  require<ShapeError>(node_->value.shape() == shape, "autograd",
+                      "expected a stored weight of shape {}, got {}", node_->value.shape().str(),
+                      shape.str());
+  set_value(Tensor::wrap(nullptr, shape, node_->value.dtype()));
+  set_requires_grad(false);
+  node_->stored = std::move(weight);
+}
+
 void Var::keep_packed(bool on) const {
   const std::lock_guard lock(node_->mutex);
   node_->keeps_packed = on;
@@ -84,7 +95,8 @@ void Var::keep_packed(bool on) const {
 std::shared_ptr<const ops::PackedWeight> Var::packed() const {
   const Tensor& w = node_->value;
   const std::lock_guard lock(node_->mutex);
-  if (!node_->keeps_packed || w.dtype() != DType::kFloat32 || w.rank() != 2) return nullptr;
+  if (!node_->keeps_packed || node_->stored || w.dtype() != DType::kFloat32 || w.rank() != 2)
+    return nullptr;
   if (node_->packed == nullptr) node_->packed = std::make_shared<const ops::PackedWeight>(w);
   return node_->packed;
 }

@@ -12,6 +12,10 @@
 
 #include "ops/linear.h"
 
+namespace qkv::inline v0::ops {
+class QuantizedWeight;
+}
+
 namespace qkv::inline v0 {
 
 // Handle to a gradient. Kept apart from the value, so that a backward rule which needs no value
@@ -69,6 +73,10 @@ class Var {
   // matrix. packed() is thread-safe.
   void keep_packed(bool on) const;
   std::shared_ptr<const ops::PackedWeight> packed() const;
+  // A weight [N, K] that stays in its stored type: products and embeddings take it as it is, and
+  // value() then has the shape alone, without memory. No gradient. Null: value() is the weight.
+  void set_stored(std::shared_ptr<const ops::QuantizedWeight> weight) const;
+  const std::shared_ptr<const ops::QuantizedWeight>& stored() const { return node_->stored; }
 
  private:
   struct Node {
@@ -77,6 +85,7 @@ class Var {
     std::mutex mutex;  // of what follows
     bool keeps_packed = false;
     std::shared_ptr<const ops::PackedWeight> packed;
+    std::shared_ptr<const ops::QuantizedWeight> stored;
   };
   std::shared_ptr<Node> node_;
 };

@@ -13,6 +13,7 @@
 #include "io/safetensors.h"
 #include "models/families/weight_names.h"
 #include "ops/optimizer.h"
+#include "ops/quantized.h"
 
 namespace qkv::inline v0 {
 namespace {
@@ -49,6 +50,7 @@ class Loader {
     Transformer model = Transformer::shell(configuration());
     find_sources(model);
     check_names();
+    if (options_.keep_stored) lend_stored(model);
     if (options_.read_only) lend(model);
     model.allocate();
     std::vector<std::string> fresh = fill(model);
@@ -186,9 +188,40 @@ class Loader {
            files_.tensor(source.name).dtype() == DType::kFloat32;
   }
 
+  // One of the matrices below each other that make up a parameter.
+  std::optional<ops::QuantizedWeight> stored_part(const Source& source) const {
+    if (source.name.empty() || source.part.transposed || source.part.shape().rank() != 2 ||
+        files_.shape(source.name) != source.part.shape())
+      return std::nullopt;
+    if (files_.is_quantized(source.name))
+      return ops::QuantizedWeight(files_.quantized(source.name));
+    const Tensor tensor = files_.tensor(source.name);
+    const DType type = tensor.dtype();
+    if (type != DType::kFloat32 && type != DType::kBFloat16 && type != DType::kFloat16)
+      return std::nullopt;
+    return ops::QuantizedWeight(tensor);
+  }
+
+  void lend_stored(Transformer& model) const {
+    for (std::size_t i = 0, end = 0; i < sources_.size(); i = end) {
+      const nn::Parameter& parameter = *sources_[i].part.parameter;
+      std::vector<ops::QuantizedWeight> parts;
+      bool whole = true;
+      for (end = i; end < sources_.size() && sources_[end].part.parameter == &parameter; ++end) {
+        const std::optional<ops::QuantizedWeight> part =
+            whole ? stored_part(sources_[end]) : std::nullopt;
+        whole = part.has_value();
+        if (whole) parts.push_back(*part);
+      }
+      if (whole)
+        model.module().lend(parameter.name, std::make_shared<const ops::QuantizedWeight>(
+                                                ops::QuantizedWeight::stack(parts)));
+    }
+  }
+
   void lend(Transformer& model) const {
     for (const Source& source : sources_) {
-      if (!can_lend(source)) continue;
+      if (source.part.parameter->lent || !can_lend(source)) continue;
       const Tensor tensor = files_.tensor(source.name);
       check_finite(source.name, tensor);
       model.module().lend(source.part.parameter->name, tensor);
@@ -222,10 +255,7 @@ class Loader {
   }
 
   void copy(const std::string& name, const Tensor& to) const {
-    require<ModelError>(!files_.is_quantized(name), kWhere,
-                        "{}: expected dense numbers, got quantised blocks; convert the file with "
-                        "qkv convert",
-                        name);
+    if (files_.is_quantized(name)) return to.copy_from(ops::dequantize(files_.quantized(name)));
     const Tensor from = files_.tensor(name);
     require<ModelError>(is_floating(from.dtype()), kWhere,
                         "{}: expected floating-point numbers, got {}", name,

@@ -27,6 +27,10 @@ struct LoadOptions {
   // Weights of the file's own type and shape stay where they are in the mapped file: nothing is
   // copied, and no gradients can be asked for. For inference.
   bool read_only = false;
+  // With read_only: matrices stay in the file's types, quantised ones too, and are multiplied as
+  // they are (ops/quantized.h); their parameters have shapes without values. Whether their numbers
+  // are finite is then seen in what comes out.
+  bool keep_stored = false;
 };
 
 struct Checkpoint {

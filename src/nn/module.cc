@@ -51,6 +51,16 @@ void Module::lend(const std::string& name, const Tensor& value) {
   });
 }
 
+void Module::lend(const std::string& name,
+                  const std::shared_ptr<const ops::QuantizedWeight>& weight) {
+  for_each([&](Parameter& parameter) {
+    if (parameter.name != name) return;
+    parameter.var.set_stored(weight);
+    parameter.lent = true;
+    set_trainable(parameter, false);
+  });
+}
+
 void Module::finish() {
   const MemoryScope scope(MemoryKind::kWeights);
   for (ParameterGroup& group : groups_) {

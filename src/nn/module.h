@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ class Module {
   // Before finish(): the parameter's value is `value`, read only, instead of a part of the flat
   // buffers; it cannot be trained. ShapeError unless shape and dtype fit.
   void lend(const std::string& name, const Tensor& value);
+  // The same for a matrix that stays in its stored type (Var::set_stored).
+  void lend(const std::string& name, const std::shared_ptr<const ops::QuantizedWeight>& weight);
   // Random values: a pure function of (seed, parameter name).
   void initialise(std::uint64_t seed);
 

@@ -54,12 +54,15 @@ class Fuse : public Decoder {
 class ByteLevelDecoder : public Decoder {
  public:
   void decode(Tokens& tokens) const override {
+    decode_bytes(tokens);
+    tokens[0] = replace_invalid_utf8(tokens[0]);
+  }
+  void decode_bytes(Tokens& tokens) const override {
     std::string bytes;
     for (std::string& token : tokens) {
       if (from_visible(token, bytes)) token.swap(bytes);
     }
     join(tokens);
-    tokens[0] = replace_invalid_utf8(tokens[0]);
   }
 };
 
@@ -136,6 +139,11 @@ class ByteFallback : public Decoder {
     flush();
     tokens.swap(out);
   }
+  void decode_bytes(Tokens& tokens) const override {
+    for (std::string& token : tokens)
+      if (const int byte = byte_of_token(token); byte >= 0)
+        token.assign(1, static_cast<char>(byte));
+  }
 };
 
 class ReplaceDecoder : public Decoder {
@@ -206,6 +214,9 @@ class DecoderSequence : public Decoder {
       : parts_(std::move(parts)) {}
   void decode(Tokens& tokens) const override {
     for (const auto& part : parts_) part->decode(tokens);
+  }
+  void decode_bytes(Tokens& tokens) const override {
+    for (const auto& part : parts_) part->decode_bytes(tokens);
   }
 
  private:

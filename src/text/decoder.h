@@ -14,6 +14,8 @@ class Decoder {
   virtual ~Decoder() = default;
   // Changes tokens, each as the vocabulary writes it, into parts of the text, which join to it.
   virtual void decode(std::vector<std::string>& tokens) const = 0;
+  // The same, but bytes that are no UTF-8 (yet) stay as they are.
+  virtual void decode_bytes(std::vector<std::string>& tokens) const { decode(tokens); }
 };
 
 // From the "decoder" of a tokenizer.json: BPEDecoder, ByteFallback, ByteLevel, CTC, Fuse,

@@ -96,6 +96,8 @@ Json parse_merges_text(std::string_view text);
 namespace qkv::inline v0 {
 
 struct Tokenizer::Impl {
+  // Of these ids, as the vocabulary writes them. ArgumentError for those it does not hold.
+  std::vector<std::string> pieces(std::span<const std::int32_t> given, bool skip_special) const;
   explicit Impl(text::TokenizerParts parts);
 
   Json json, config;

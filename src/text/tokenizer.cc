@@ -152,17 +152,33 @@ void Tokenizer::save(const fs::path& folder) const {
   write_file_atomic(folder / "tokenizer_config.json", impl_->config.dump(2) + "\n");
 }
 
-std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {
-  std::vector<std::string> tokens;
-  for (const std::int32_t id : ids) {
-    const std::string& piece = token(id);
-    if (!skip_special_tokens || !impl_->special[static_cast<std::size_t>(id)])
-      tokens.push_back(piece);
+std::vector<std::string> Tokenizer::Impl::pieces(std::span<const std::int32_t> given,
+                                                 bool skip_special) const {
+  std::vector<std::string> kept;
+  for (const std::int32_t id : given) {
+    const auto at = static_cast<std::size_t>(id);
+    require<ArgumentError>(id >= 0 && at < tokens.size() && !tokens[at].empty(), "tokenizer",
+                           "expected a token id from 0 to {}, got {}", tokens.size() - 1, id);
+    if (!skip_special || !special[at]) kept.push_back(tokens[at]);
   }
-  impl_->decoder->decode(tokens);
+  return kept;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {
+  std::vector<std::string> parts = impl_->pieces(ids, skip_special_tokens);
+  impl_->decoder->decode(parts);
   std::string text;
-  for (const std::string& part : tokens) text += part;
+  for (const std::string& part : parts) text += part;
   return text;
+}
+
+std::string Tokenizer::decode_bytes(std::span<const std::int32_t> ids,
+                                    bool skip_special_tokens) const {
+  std::vector<std::string> parts = impl_->pieces(ids, skip_special_tokens);
+  impl_->decoder->decode_bytes(parts);
+  std::string bytes;
+  for (const std::string& part : parts) bytes += part;
+  return bytes;
 }
 
 const std::optional<Truncation>& Tokenizer::truncation() const { return impl_->truncation; }

@@ -63,6 +63,7 @@ HeadKind head_of(const Family& family, const JsonReader& config);
 TransformerConfig read_config(const Family& family, const JsonReader& reader, HeadKind head);
 
 extern const Family kBert, kRoberta, kXlmRoberta, kDistilBert, kMpnet, kModernBert;
+extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kGemma3;
 
 // Shared by the readers.
 

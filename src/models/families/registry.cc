@@ -9,8 +9,8 @@
 namespace qkv::inline v0 {
 namespace {
 
-constexpr std::array kFamilies{&kBert,       &kRoberta, &kXlmRoberta,
-                               &kDistilBert, &kMpnet,   &kModernBert};
+constexpr std::array kFamilies{&kBert, &kRoberta, &kXlmRoberta, &kDistilBert, &kMpnet, &kModernBert,
+                               &kGpt2, &kLlama,   &kMistral,    &kQwen2,      &kQwen3, &kGemma3};
 
 // Labels that transformers gives a model whose config.json has none.
 std::vector<std::string> default_labels(const JsonReader& reader) {
