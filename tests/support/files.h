@@ -44,9 +44,9 @@ std::optional<std::filesystem::path> real_model_path(const std::string& relative
 #define QKV_SHARED_OR_SKIP(name, relative)                                                       \
   const auto name##_found = ::qkv::testing::shared_path(relative);                               \
   if (!name##_found) GTEST_SKIP() << "needs " << relative << " of the shared data (QKV_SHARED)"; \
-  const std::filesystem::path name = *name##_found
+  const std::filesystem::path& name = *name##_found
 
 #define QKV_REAL_MODEL_OR_SKIP(name, relative)                                          \
   const auto name##_found = ::qkv::testing::real_model_path(relative);                  \
   if (!name##_found) GTEST_SKIP() << "needs " << relative << " from PyPI (./dev test)"; \
-  const std::filesystem::path name = *name##_found
+  const std::filesystem::path& name = *name##_found
