@@ -1,6 +1,8 @@
 #include "ops/quantized.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
@@ -18,7 +20,7 @@ using qkv::testing::relative_difference;
 
 Tensor random_matrix(std::int64_t rows, std::int64_t columns, std::uint64_t seed) {
   Random random(seed, 0);
-  const Tensor x = Tensor::empty({rows, columns});
+  Tensor x = Tensor::empty({rows, columns});
   for (std::int64_t i = 0; i < x.numel(); ++i)
     x.data<float>()[i] = static_cast<float>(random.normal());
   return x;
