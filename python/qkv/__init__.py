@@ -2,6 +2,7 @@
 
     out = qkv.scaled_dot_product_attention(q, k, v, causal=True)      # [..., heads, length, channels]
     model = qkv.load("out/demo"); model.classify("where is my order?")
+    qkv.load("all-MiniLM-L6-v2").encode(["a text", "another"]); qkv.load("model.gguf").generate("Once upon a time")
 
 Arrays are NumPy's, or anything's with DLPack on the CPU; results come back in the form of `q`. docs/python.md has the rest.
 """
@@ -11,7 +12,7 @@ import importlib
 from typing import Any
 
 from . import errors
-from ._api import Attention, Model, Prediction, TrainOutcome, info, load, train
+from ._api import TrainOutcome, info, train
 from ._core import (
     Encoding,
     EncoderBlock,
@@ -30,6 +31,7 @@ from ._core import (
     scaled_dot_product_attention_backward,
     set_num_threads,
 )
+from ._models import Attention, Fill, Generation, Model, Prediction, Score, Token, load
 from .errors import (
     ArgumentError,
     ConfigError,
@@ -44,8 +46,8 @@ from .errors import (
 )
 
 __all__ = [
-    "ArgumentError", "Attention", "ConfigError", "DataError", "EncoderBlock", "Encoding", "Error", "InternalError", "IoError",
-    "Mask", "Model", "ModelError", "NumericError", "Prediction", "ShapeError", "Tokenizer", "TrainOutcome", "UnsupportedError",
+    "ArgumentError", "Attention", "ConfigError", "DataError", "EncoderBlock", "Encoding", "Error", "Fill", "Generation", "InternalError", "IoError",
+    "Mask", "Model", "ModelError", "NumericError", "Prediction", "Score", "ShapeError", "Token", "Tokenizer", "TrainOutcome", "UnsupportedError",
     "__version__", "alibi_slopes", "doctor", "errors", "explain_attention", "info", "lab", "linear_attention", "linear_attention_backward", "load",
     "merge_attention", "merge_attention_backward",
     "num_threads", "num_threads_reason", "scaled_dot_product_attention", "scaled_dot_product_attention_backward",

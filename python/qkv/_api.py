@@ -1,17 +1,17 @@
-"""Models, training and the machine: the parts of the package that are more than one call of the library."""
+"""Training and the machine: the parts of the package that are more than one call of the library."""
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from . import _core
-from ._core import Tokenizer
+from ._models import Model, load
 from .errors import ArgumentError, ConfigError
 
 
@@ -21,88 +21,6 @@ def info(*, peak: bool = False) -> dict[str, Any]:
     With `peak` also "peaks", measured now on all threads in some 0.2 s.
     """
     return json.loads(_core._info(peak))
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The label of one text."""
-
-    text: str
-    label: str  # of the largest score
-    score: float  # its probability
-    scores: dict[str, float]  # of every label
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Who looked at whom in one text."""
-
-    text: str
-    tokens: list[str]  # pieces of the vocabulary
-    words: list[str]  # what each token stands for in the text; empty for tokens that were added
-    label: str
-    score: float
-    weights: list[np.ndarray]  # of each layer [heads, tokens, tokens]: row i is what token i looks at; sums to 1
-    figures: list[dict[str, Any]]  # of each head, layer by layer: "entropy", "mean_distance", "class", ...
-
-
-class Model:
-    """A trained text classifier. Immutable; usable from several threads."""
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
-        self._classifier = _core._Classifier.load(os.fspath(folder))
-        #: Labels in the order of the columns of predict().
-        self.labels: list[str] = self._classifier.labels
-        self.tokenizer: Tokenizer = self._classifier.tokenizer
-
-    def predict(self, texts: str | Iterable[str], *, truncate: bool = False) -> np.ndarray:
-        """Probabilities [texts, labels] in float64; [labels] for a single text.
-
-        A text that is empty, or longer than the model takes, is a DataError; with `truncate` a longer one is cut.
-        """
-        if isinstance(texts, str):
-            return self._classifier.predict([texts], truncate)[0]
-        return self._classifier.predict(_strings(texts), truncate)
-
-    @overload
-    def classify(self, texts: str, *, truncate: bool = False) -> Prediction: ...
-    @overload
-    def classify(self, texts: Iterable[str], *, truncate: bool = False) -> list[Prediction]: ...
-
-    def classify(self, texts: str | Iterable[str], *, truncate: bool = False) -> Prediction | list[Prediction]:
-        """The label of one text, or of each of several. Errors as in predict()."""
-        several = [texts] if isinstance(texts, str) else _strings(texts)
-        answers = [self._answer(text, row) for text, row in zip(several, self._classifier.predict(several, truncate))]
-        return answers[0] if isinstance(texts, str) else answers
-
-    def attention(self, text: str) -> Attention:
-        """The attention weights of one text, of every layer and head, as they were in the computation itself."""
-        return Attention(text, *_unpack_attention(self._classifier.attention(_strings([text])[0])))
-
-    def _answer(self, text: str, row: np.ndarray) -> Prediction:
-        best = int(row.argmax())
-        return Prediction(text, self.labels[best], float(row[best]), dict(zip(self.labels, row.tolist())))
-
-    def __repr__(self) -> str:
-        return f"qkv.Model({str(self.folder)!r}, {len(self.labels)} labels)"
-
-
-def _unpack_attention(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*parts[:-1], json.loads(parts[-1]))
-
-
-def _strings(texts: Iterable[str]) -> list[str]:
-    several = list(texts)
-    for text in several:
-        if not isinstance(text, str):
-            raise TypeError(f"[classify] expected text as str, got {type(text).__name__}")
-    return several
-
-
-def load(folder: str | os.PathLike[str]) -> Model:
-    """A model from the folder that training leaves (config.json, model.safetensors, tokenizer.json)."""
-    return Model(folder)
 
 
 @dataclass(frozen=True)

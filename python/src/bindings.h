@@ -12,5 +12,7 @@ void bind_text(nanobind::module_& m);
 void bind_models(nanobind::module_& m);
 void bind_block(nanobind::module_& m);
 void bind_doctor(nanobind::module_& m);
+void bind_encoders(nanobind::module_& m);
+void bind_generation(nanobind::module_& m);
 
 }  // namespace qkv::python

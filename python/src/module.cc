@@ -12,4 +12,6 @@ NB_MODULE(_core, m) {
   qkv::python::bind_models(m);
   qkv::python::bind_block(m);
   qkv::python::bind_doctor(m);
+  qkv::python::bind_encoders(m);
+  qkv::python::bind_generation(m);
 }

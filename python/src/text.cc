@@ -127,7 +127,7 @@ void bind_text(nb::module_& m) {
       .def(
           "encode",
           [](const Tokenizer& t, nb::handle text, bool special, bool parse) {
-            return t.encode(text_of(text), {special, parse, true});
+            return t.encode(text_of(text), {special, parse, true, false, {}, {}});
           },
           nb::arg("text"), nb::kw_only(), nb::arg("add_special_tokens") = true,
           nb::arg("parse_special") = true,
@@ -135,7 +135,7 @@ void bind_text(nb::module_& m) {
       .def(
           "encode_batch",
           [](const Tokenizer& t, const nb::iterable& texts, bool special, bool parse) {
-            return encode_all(t, texts, {special, parse, true});
+            return encode_all(t, texts, {special, parse, true, false, {}, {}});
           },
           nb::arg("texts"), nb::kw_only(), nb::arg("add_special_tokens") = true,
           nb::arg("parse_special") = true, "encode for each text, on all threads.")
