@@ -62,6 +62,11 @@ struct AttentionGradients {
 QKV_API void attention_backward(const Tensor& dout, const AttentionInput& input,
                                 const AttentionResult& result, const AttentionOptions& options,
                                 const AttentionGradients& gradients);
+// The same where lse has a gradient too: dlse like lse, undefined for none. Rows without keys take
+// none.
+QKV_API void attention_backward(const Tensor& dout, const Tensor& dlse, const AttentionInput& input,
+                                const AttentionResult& result, const AttentionOptions& options,
+                                const AttentionGradients& gradients);
 
 // Which implementation `attention` would take, best first, each refused one with its reason.
 struct AttentionChoice {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "qkv/dtype.h"
 
@@ -169,11 +170,7 @@ struct AttentionBiasGradient {
 // Type of lse and weights: bf16 and fp16 are for storage only.
 template <class T>
 struct AttentionStatistic {
-  using Type = float;
-};
-template <>
-struct AttentionStatistic<double> {
-  using Type = double;
+  using Type = std::conditional_t<std::is_same_v<T, double>, double, float>;
 };
 
 // bf16 operands in the place of q, k, v, out and dout, for kernels that take products of them;
@@ -183,8 +180,8 @@ struct NarrowOperands {
   AttentionOperand<BFloat16> out;
 };
 
-// Forward: q, k, v in; out, lse (and weights) out. Backward: q, k, v, out, lse, dout in; dq, dk, dv
-// (and dbias) out.
+// Forward: q, k, v to out, lse (weights). Backward: q, k, v, out, lse, dout (dlse) to dq, dk, dv
+// (dbias).
 template <class T>
 struct AttentionProblem {
   using Statistic = typename AttentionStatistic<T>::Type;
@@ -200,13 +197,18 @@ struct AttentionProblem {
   const NarrowOperands* narrow = nullptr;
   AttentionBiasGradient dbias;
   Statistic* lse = nullptr;                      // [H, T] or [B, H, N]
+  const Statistic* dlse = nullptr;               // likewise, backward; null: none
   Statistic* weights = nullptr;                  // blocks [H, N_b, S_b]; null: not wanted
   const std::int64_t* weight_offsets = nullptr;  // first element of each sequence's block
 
   std::int64_t group() const { return heads / kv_heads; }
-  Statistic* lse_at(std::int64_t b, std::int64_t h) const {
-    if (queries.starts) return lse + h * queries.starts[batch] + queries.starts[b];
-    return lse + (b * heads + h) * queries.padded;
+  std::int64_t lse_offset(std::int64_t b, std::int64_t h) const {
+    return queries.starts ? h * queries.starts[batch] + queries.starts[b]
+                          : (b * heads + h) * queries.padded;
+  }
+  Statistic* lse_at(std::int64_t b, std::int64_t h) const { return lse + lse_offset(b, h); }
+  const Statistic* dlse_at(std::int64_t b, std::int64_t h) const {
+    return dlse ? dlse + lse_offset(b, h) : nullptr;
   }
   // Keys of sequence b that `lengths` leaves.
   std::int64_t visible_keys(std::int64_t b) const {
@@ -228,14 +230,21 @@ struct AttentionProblem {
 };
 
 // Linear-time attention: forward takes q, k, v to out, backward q, k, v, dout to dq, dk, dv.
+// features: q and k are phi of something already. decay, [Hkv, tokens] or null, causal only: factor
+// of the sums over earlier keys before key t is added.
 template <class T>
 struct LinearAttentionProblem {
   AttentionSequences sequences;
   std::int64_t batch = 0, heads = 0, kv_heads = 0;
   std::int64_t head_size = 0, value_size = 0;
-  bool causal = false;
+  bool causal = false, features = false;
+  double least = 0;  // denominators up to it give zeros
+  const T* decay = nullptr;
   AttentionOperand<const T> q, k, v, dout;
   AttentionOperand<T> out, dq, dk, dv;
+  const T* decay_at(std::int64_t b, std::int64_t kv) const {
+    return decay ? decay + kv * sequences.starts[batch] + sequences.starts[b] : nullptr;
+  }
 };
 
 }  // namespace qkv::inline v0::kernels

@@ -85,6 +85,7 @@ FlashHead make_head(const Problem& p, std::int64_t b, std::int64_t h, std::int64
   head.dv = rows(p.dv, p.keys, b, kv);
   if (p.narrow) take_narrow(head, p, b, h);
   head.lse = p.lse_at(b, h);
+  head.dlse = p.dlse_at(b, h);
   head.queries = p.queries.length(b);
   head.keys = p.visible_keys(b);
   head.offset = p.keys.length(b) - head.queries;

@@ -54,6 +54,7 @@ struct FlashHead {
   NarrowRows narrow_q, narrow_k, narrow_v, narrow_o, narrow_dout;
   NarrowOutput narrow_out;
   float* lse;
+  const float* dlse;           // backward; null: none
   std::int64_t queries, keys;  // N, and the keys that lengths leave of S
   std::int64_t offset;         // S - N
   std::int64_t left, right;    // window around i + offset; -1: unlimited

@@ -61,6 +61,9 @@ LinearHead make_head(const Problem& p, std::int64_t b, std::int64_t h, std::int6
   head.head_size = p.head_size;
   head.value_size = p.value_size;
   head.causal = p.causal;
+  head.features = p.features;
+  head.least = static_cast<float>(p.least);
+  head.decay = p.decay_at(b, kv);
   head.add_to_kv = h % group != 0;
   head.scratch =
       thread_scratch_of<float>(static_cast<std::size_t>(scratch_floats(head, lanes)), kScratchSlot);

@@ -11,9 +11,11 @@ struct LinearHead {
   FlashOutput out, dq, dk, dv;
   std::int64_t tokens;
   std::int64_t head_size, value_size;
-  bool causal;
-  bool add_to_kv;  // backward: add to dk, dv (grouped heads)
-  float* scratch;  // linear_scratch floats, aligned to 64 bytes
+  bool causal, features;  // features: q and k are phi of something already
+  float least;            // denominators up to it give zeros
+  const float* decay;     // of every token: of the sums before it; null: 1
+  bool add_to_kv;         // backward: add to dk, dv (grouped heads)
+  float* scratch;         // linear_scratch floats, aligned to 64 bytes
 };
 
 struct LinearTable {

@@ -66,6 +66,10 @@ class WideHead {
     problem.dv = operand(1, s_, dv);
     for (std::int64_t g = 0; g < group; ++g)
       std::copy_n(from.lse_at(b, kv * group + g), n_, problem.lse + g * n_);
+    if (from.dlse == nullptr) return;
+    problem.dlse = at;
+    for (std::int64_t g = 0; g < group; ++g)
+      std::copy_n(from.dlse_at(b, kv * group + g), n_, at + g * n_);
   }
 
   void store_forward() const {
@@ -84,7 +88,7 @@ class WideHead {
  private:
   static std::int64_t floats(const AttentionProblem<T>& p, std::int64_t n, std::int64_t s,
                              bool backward, bool kept) {
-    if (kept) return p.group() * n * (p.head_size + 1) + s * (p.head_size + p.value_size);
+    if (kept) return p.group() * n * (p.head_size + 2) + s * (p.head_size + p.value_size);
     const std::int64_t inputs =
         p.group() * n * (p.head_size + p.value_size + 1) + s * (p.head_size + p.value_size);
     return backward ? 2 * inputs + p.group() * n * p.value_size : inputs;

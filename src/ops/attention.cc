@@ -313,24 +313,36 @@ Tensor checked_dout(const Tensor& dout, const AttentionInput& input) {
   return dout.stride(-1) == 1 ? dout : dout.contiguous();
 }
 
+// Gradients of the outputs.
+struct Upstream {
+  Tensor dout, dlse;
+};
+
 template <class T>
-void run_backward(const Tensor& dout, const AttentionInput& input, const AttentionResult& result,
-                  const AttentionOptions& options, const AttentionGradients& gradients,
-                  const Sizes& sizes) {
+void run_backward(const Upstream& upstream, const AttentionInput& input,
+                  const AttentionResult& result, const AttentionOptions& options,
+                  const AttentionGradients& gradients, const Sizes& sizes) {
   using Statistic = typename kernels::AttentionProblem<T>::Statistic;
   check_gradients(input, gradients);
-  const Tensor g = checked_dout(dout, input);
+  const Tensor g = checked_dout(upstream.dout, input);
   require<ShapeError>(
       result.out.defined() && result.out.shape() == g.shape() && result.out.dtype() == g.dtype() &&
           result.lse.defined() && result.lse.numel() == g.numel() / sizes.value_size &&
           result.lse.dtype() == dtype_of<Statistic>(),
       kWhere, "expected out and lse of the forward pass over the same input, got {} {}",
       result.out.shape().str(), result.lse.shape().str());
+  require<ShapeError>(!upstream.dlse.defined() || (upstream.dlse.shape() == result.lse.shape() &&
+                                                   upstream.dlse.dtype() == result.lse.dtype()),
+                      kWhere, "expected dlse {} of shape {}, got {} {}",
+                      dtype_name(result.lse.dtype()), result.lse.shape().str(),
+                      dtype_name(upstream.dlse.dtype()), upstream.dlse.shape().str());
   AttentionOptions backward_options = options;
   backward_options.return_weights = false;
   Prepared<T> prepared = prepare<T>(input, backward_options, sizes);
   kernels::AttentionProblem<T>& p = prepared.problem;
   const Tensor out = result.out.contiguous(), lse = result.lse.contiguous();
+  const Tensor dlse = upstream.dlse.defined() ? upstream.dlse.contiguous() : Tensor();
+  if (dlse.defined()) p.dlse = dlse.data<Statistic>();
   p.out = operand<T, T>(out, sizes);
   p.lse = lse.data<Statistic>();
   p.dout = operand<const T, T>(g, sizes);
@@ -423,9 +435,16 @@ AttentionResult attention(const AttentionInput& input, const AttentionOptions& o
 void attention_backward(const Tensor& dout, const AttentionInput& input,
                         const AttentionResult& result, const AttentionOptions& options,
                         const AttentionGradients& gradients) {
+  attention_backward(dout, Tensor(), input, result, options, gradients);
+}
+
+void attention_backward(const Tensor& dout, const Tensor& dlse, const AttentionInput& input,
+                        const AttentionResult& result, const AttentionOptions& options,
+                        const AttentionGradients& gradients) {
   const Sizes sizes = check_input(input);
-  with_type(input.q.dtype(),
-            [&]<class T>(T) { run_backward<T>(dout, input, result, options, gradients, sizes); });
+  with_type(input.q.dtype(), [&]<class T>(T) {
+    run_backward<T>({dout, dlse}, input, result, options, gradients, sizes);
+  });
 }
 
 std::vector<AttentionChoice> explain_attention(const AttentionInput& input,

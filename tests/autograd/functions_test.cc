@@ -193,6 +193,22 @@ TEST(Rules, attention_with_masks_and_dropout) {
   }
 }
 
+TEST(Rules, attention_with_a_bias) {
+  const RaggedLayout layout = ragged();
+  const autograd::HeadLayout heads{4, 2, 3};
+  const Var qkv = input({9, heads.width()}, 1);
+  const std::int64_t n = layout.max_length();
+  for (const Shape& shape : {Shape{n, n}, Shape{1, 4, n, n}, Shape{1, 4, 1, n}}) {
+    const Var bias = input(shape, 2);
+    ops::AttentionOptions options;
+    options.mask = Mask::causal();
+    expect_gradients({{"qkv", qkv}, {"bias", bias}}, [&](Context& c) {
+      c.layout = &layout;
+      return autograd::attention(c, qkv, heads, options, bias);
+    });
+  }
+}
+
 TEST(Rules, linear_attention) {
   const RaggedLayout layout = ragged();
   const autograd::HeadLayout heads{4, 2, 3};

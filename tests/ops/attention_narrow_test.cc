@@ -179,6 +179,31 @@ TEST_P(AttentionNarrow, gives_the_gradient_of_a_bias) {
   }
 }
 
+TEST_P(AttentionNarrow, takes_the_gradient_of_lse) {
+  for (const std::int64_t keys : {40, 150}) {
+    const ops::AttentionInput in = input(30, keys, 4, 2, 16, 16), wide = widened(in);
+    ops::AttentionOptions options;
+    options.mask = Mask::lengths({keys, 0});  // the second sequence has no keys
+    const Tensor dout = random_tensor({2, 30, 4, 16}, dtype(), 4);
+    const Tensor dlse = random_tensor({2, 4, 30}, DType::kFloat32, 5);
+    dlse.select(0, 1).fill(kNan);
+    AttentionRun run = run_attention(in, options, dout);
+    const ops::AttentionGradients right{Tensor::empty(wide.q.shape()),
+                                        Tensor::empty(wide.k.shape()),
+                                        Tensor::empty(wide.v.shape())};
+    ops::attention_backward(dout.to(DType::kFloat32), dlse, wide,
+                            {run.result.out.to(DType::kFloat32), run.result.lse, Tensor()}, options,
+                            right);
+    EXPECT_GT(scaled_difference(run.gradients.dq, right.dq), 0.02);
+    ops::attention_backward(dout, dlse, in, run.result, options, run.gradients);
+    EXPECT_LE(scaled_difference(run.gradients.dq, right.dq), product_rounding());
+    EXPECT_LE(scaled_difference(run.gradients.dk, right.dk), product_rounding());
+    EXPECT_LE(scaled_difference(run.gradients.dv, right.dv), product_rounding());
+    EXPECT_THROW(ops::attention_backward(dout, dout, in, run.result, options, run.gradients),
+                 ShapeError);
+  }
+}
+
 TEST_P(AttentionNarrow, bits_do_not_depend_on_threads_nor_batch_mates) {
   for (const std::int64_t n : {2, 50}) {
     const ops::AttentionInput in = input(n, 1200, 4, 2, 16, 16);

@@ -2,6 +2,7 @@
 #include "qkv/attention.h"
 
 #include "ops/attention_merge.h"
+#include "ops/random_features.h"
 #include "support/op_case.h"
 
 namespace qkv::testing {
@@ -52,6 +53,7 @@ OpCase attention_case(const char* variant,
   c.speed = {2048, 32, 4};
   c.flops = [](OpShape s) { return 4.0 * pairs(s) * static_cast<double>(s.width * 2 * s.extra); };
   c.inputs = queries_keys_values;
+  c.differentiable = 2;
   c.forward = [=](OpShape s, const Tensors& in) {
     const Problem p(s, in);
     const ops::AttentionResult r = ops::attention(p.input, options(s));
@@ -60,8 +62,8 @@ OpCase attention_case(const char* variant,
   c.backward = [=](OpShape s, const Tensors& in, const Tensors& out, const Tensors& upstream) {
     const Problem p(s, in);
     Tensors d = empty_like(in);
-    ops::attention_backward(upstream[0], p.input, {out[0], out[1], Tensor()}, options(s),
-                            {d[0], d[1], d[2]});
+    ops::attention_backward(upstream[0], upstream[1], p.input, {out[0], out[1], Tensor()},
+                            options(s), {d[0], d[1], d[2]});
     return d;
   };
   return c;
@@ -90,7 +92,7 @@ OpCase biased_attention_case() {
   c.backward = [](OpShape s, const Tensors& in, const Tensors& out, const Tensors& upstream) {
     const Problem p(s, in);
     Tensors d = empty_like(in);
-    ops::attention_backward(upstream[0], p.input, {out[0], out[1], Tensor()},
+    ops::attention_backward(upstream[0], upstream[1], p.input, {out[0], out[1], Tensor()},
                             with_mask(Mask::additive(in[3])), {d[0], d[1], d[2], d[3]});
     return d;
   };
@@ -120,6 +122,7 @@ std::vector<OpCase> softmax_attention_cases() {
 OpCase linear_attention_case(bool causal) {
   OpCase c = attention_case(causal ? "causal" : "full", {});
   c.op = "linear_attention";
+  c.differentiable = 1;
   // Of a lone token, or with one channel, q and k cancel: their gradients are 0 up to rounding, and
   // a relative difference of zeros says nothing.
   c.parity.front() = {9, 3, 1};
@@ -134,6 +137,44 @@ OpCase linear_attention_case(bool causal) {
     const Problem p(s, in);
     Tensors d = empty_like(in);
     ops::linear_attention_backward(upstream[0], p.input, causal, {d[0], d[1], d[2]});
+    return d;
+  };
+  return c;
+}
+
+OpCase random_features_case() {
+  OpCase c;
+  c.op = "random_features";
+  c.parity = {{1, 1, 1}, {1, 8, 3}, {1, 33, 2}};
+  c.tolerance = 1e-6;
+  c.no_gradient = "the projection is fixed";
+  c.inputs = [](OpShape, DType dtype, Random&) { return Tensors{Tensor::zeros({1}, dtype)}; };
+  c.forward = [](OpShape s, const Tensors& in) {
+    return Tensors{ops::random_features(s.width * s.extra + 1, s.width, 5, in[0].dtype())};
+  };
+  return c;
+}
+
+OpCase random_feature_attention_case(bool causal) {
+  OpCase c = linear_attention_case(causal);
+  c.op = "random_feature_attention";
+  c.tolerance = 2e-5;
+  const auto projection = [](OpShape s, const Tensors& in) {
+    return ops::random_features(s.width + 5, s.width, 9, in[0].dtype());
+  };
+  const ops::RandomFeatureOptions options{.causal = causal, .scale = 0.3};
+  c.flops = [](OpShape s) {
+    return 8.0 * static_cast<double>(s.rows * (s.width + 5) * s.width * s.extra);
+  };
+  c.forward = [=](OpShape s, const Tensors& in) {
+    const Problem p(s, in);
+    return Tensors{ops::random_feature_attention(p.input, projection(s, in), options)};
+  };
+  c.backward = [=](OpShape s, const Tensors& in, const Tensors&, const Tensors& upstream) {
+    const Problem p(s, in);
+    Tensors d = empty_like(in);
+    ops::random_feature_attention_backward(upstream[0], p.input, projection(s, in), options,
+                                           {d[0], d[1], d[2]});
     return d;
   };
   return c;
@@ -176,6 +217,9 @@ std::vector<OpCase> attention_op_cases() {
   cases.push_back(merge_attention_case());
   cases.push_back(linear_attention_case(false));
   cases.push_back(linear_attention_case(true));
+  cases.push_back(random_features_case());
+  cases.push_back(random_feature_attention_case(false));
+  cases.push_back(random_feature_attention_case(true));
   return cases;
 }
 

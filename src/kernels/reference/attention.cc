@@ -134,6 +134,7 @@ void backward_head(const Head<T>& head, double* dk, double* dv,
   const std::int64_t s = head.s, d_k = p.head_size, d_v = p.value_size;
   const T* dout = p.dout.at(p.queries, head.b, head.h);
   T* dq = p.dq.at(p.queries, head.b, head.h);
+  const auto* dlse = p.dlse_at(head.b, head.h);
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
   Scores weights(head.n, s);
   std::vector<double> dp(size(s)), factors(size(s), 1.0), slopes(size(s)), sum(size(d_k));
@@ -158,6 +159,7 @@ void backward_head(const Head<T>& head, double* dk, double* dv,
       if (factor == 0) continue;
       for (std::int64_t d = 0; d < d_v; ++d) dv[j * d_v + d] += weight * to_double(g[d]);
     }
+    if (dlse) delta -= static_cast<double>(dlse[i]);
     std::fill(sum.begin(), sum.end(), 0.0);
     for (std::int64_t j = 0; j < s; ++j) {
       if (row[j] < 0) continue;

@@ -31,6 +31,10 @@ struct State {
       vector[size(r)] += scale * c;
     }
   }
+  void scale(double factor) {
+    for (double& x : matrix) x *= factor;
+    for (double& x : vector) x *= factor;
+  }
   // y = a^T matrix; returns a . vector
   double times(const std::vector<double>& a, std::vector<double>& y) const {
     std::fill(y.begin(), y.end(), 0.0);
@@ -74,8 +78,14 @@ struct LinearHead {
   U* row(const AttentionOperand<U>& operand, std::int64_t head, std::int64_t t) const {
     return operand.at(p.sequences, b, head) + t * operand.token_stride;
   }
+  double slope(T x) const { return p.features ? 1 : phi_slope(static_cast<double>(x)); }
   void load_phi(const T* x) {
-    for (std::size_t d = 0; d < a.size(); ++d) a[d] = phi(static_cast<double>(x[d]));
+    for (std::size_t d = 0; d < a.size(); ++d)
+      a[d] = p.features ? static_cast<double>(x[d]) : phi(static_cast<double>(x[d]));
+  }
+  void decay(State& state, std::int64_t t) const {
+    const T* factors = p.decay_at(b, kv);
+    if (factors != nullptr && t < n) state.scale(static_cast<double>(factors[t]));
   }
   void add_key(State& state, std::int64_t j) {
     load_phi(row(p.k, kv, j));
@@ -92,12 +102,15 @@ void forward_head(LinearHead<T> head) {
   if (!p.causal)
     for (std::int64_t j = 0; j < head.n; ++j) head.add_key(state, j);
   for (std::int64_t i = 0; i < head.n; ++i) {
-    if (p.causal) head.add_key(state, i);
+    if (p.causal) {
+      head.decay(state, i);
+      head.add_key(state, i);
+    }
     head.load_phi(head.row(p.q, head.h, i));
     const double denominator = state.times(head.a, head.y);
     T* out = head.row(p.out, head.h, i);
     for (std::size_t d = 0; d < head.y.size(); ++d)
-      out[d] = static_cast<T>(denominator == 0 ? 0.0 : head.y[d] / denominator);
+      out[d] = static_cast<T>(denominator <= p.least ? 0.0 : head.y[d] / denominator);
   }
 }
 
@@ -119,11 +132,14 @@ void backward_head(LinearHead<T> head, std::vector<double>& dk, std::vector<doub
   if (!p.causal)
     for (std::int64_t j = 0; j < n; ++j) head.add_key(forward, j);
   for (std::int64_t i = 0; i < n; ++i) {
-    if (p.causal) head.add_key(forward, i);
+    if (p.causal) {
+      head.decay(forward, i);
+      head.add_key(forward, i);
+    }
     const T* q = head.row(p.q, head.h, i);
     head.load_phi(q);
     const double denominator = forward.times(head.a, head.y);
-    inverse[size(i)] = denominator == 0 ? 0.0 : 1 / denominator;
+    inverse[size(i)] = denominator <= p.least ? 0.0 : 1 / denominator;
     load_dnum(i);
     double dot = 0;
     for (std::size_t d = 0; d < dnum.size(); ++d) dot += dnum[d] * head.y[d];
@@ -131,7 +147,7 @@ void backward_head(LinearHead<T> head, std::vector<double>& dk, std::vector<doub
     forward.times_right(dnum, dden[size(i)], slope);
     T* dq = head.row(p.dq, head.h, i);
     for (std::size_t d = 0; d < slope.size(); ++d)
-      dq[d] = static_cast<T>(slope[d] * phi_slope(static_cast<double>(q[d])));
+      dq[d] = static_cast<T>(slope[d] * head.slope(q[d]));
   }
   const auto add_query = [&](std::int64_t i) {
     head.load_phi(head.row(p.q, head.h, i));
@@ -141,13 +157,16 @@ void backward_head(LinearHead<T> head, std::vector<double>& dk, std::vector<doub
   if (!p.causal)
     for (std::int64_t i = 0; i < n; ++i) add_query(i);
   for (std::int64_t j = n - 1; j >= 0; --j) {
-    if (p.causal) add_query(j);
+    if (p.causal) {
+      head.decay(backward, j + 1);
+      add_query(j);
+    }
     const T* k = head.row(p.k, head.kv, j);
     const T* v = head.row(p.v, head.kv, j);
     for (std::size_t d = 0; d < head.value.size(); ++d) head.value[d] = static_cast<double>(v[d]);
     backward.times_right(head.value, 1.0, slope);
     for (std::int64_t d = 0; d < p.head_size; ++d)
-      dk[size(j * p.head_size + d)] += slope[size(d)] * phi_slope(static_cast<double>(k[d]));
+      dk[size(j * p.head_size + d)] += slope[size(d)] * head.slope(k[d]);
     head.load_phi(k);
     backward.times(head.a, head.y);
     for (std::int64_t d = 0; d < p.value_size; ++d)

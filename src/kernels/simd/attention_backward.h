@@ -6,8 +6,9 @@
 
 namespace qkv::inline v0::kernels::QKV_ISA {
 
-// Transposes q and dout of every tile, and prepares lse and (if asked) delta = dout . out. The
-// scale of ds, if early, is carried by the transposed dout and by delta.
+// Transposes q and dout of every tile, and prepares lse and delta = dout . out - dlse, or -dlse
+// alone where the tile sees to the rest (with_delta false). The scale of ds, if early, is carried
+// by the transposed dout and by delta.
 QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, std::int64_t count,
                                 bool with_delta) {
   const FlashRows q = rows_from(h.q, b.first), dout = rows_from(h.dout, b.first);
@@ -27,6 +28,10 @@ QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, st
     copy_rows(q, count, h.head_size, b.q_rows);
     copy_rows(dout, count, h.value_size, b.dout_rows);
   }
+  for (std::int64_t i = 0; i < padded; i += kLanes) {
+    const F32 dlse = h.dlse ? load(h.dlse + b.first + i, first_lanes(count - i)) : zero();
+    store(b.delta + i, zero() - dlse * set(b.early_scale));
+  }
   if (!with_delta) return;
   const float* out = h.out.data + b.first * h.out.stride;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -36,9 +41,8 @@ QKV_INLINE void prepare_queries(const FlashHead& h, const BackwardBuffers& b, st
       total = fma(load(dout.data + i * dout.stride + d, lanes),
                   load(out + i * h.out.stride + d, lanes), total);
     }
-    b.delta[i] = sum(total) * b.early_scale;
+    b.delta[i] += sum(total) * b.early_scale;
   }
-  for (std::int64_t i = count; i < padded; ++i) b.delta[i] = 0;
 }
 
 // A key block: its rows, and where its gradients go.

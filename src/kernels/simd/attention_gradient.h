@@ -55,7 +55,8 @@ QKV_INLINE void gradient_register_in_passes(const FlashHead& h, const FlashTile&
                                             std::int64_t lane, bool own_delta) {
   const std::int64_t query = t.first_query - b.first + lane;
   const F32 shift = zero() - load(b.lse + query), factor = set(b.score_factor);
-  F32 delta = own_delta ? zero() : load(b.delta + query), total = zero();
+  const F32 given = load(b.delta + query);
+  F32 delta = own_delta ? zero() : given, total = zero();
   for (std::int64_t r = range.begin; r < range.end; ++r) {
     float* weight = b.weights + r * t.stride + lane;
     const F32 p = exp2_weight(fma(load(weight), factor, shift));
@@ -72,7 +73,8 @@ QKV_INLINE void gradient_register_in_passes(const FlashHead& h, const FlashTile&
         delta = delta + keep(p != zero(), p * load(b.score_gradients + r * t.stride + lane));
       }
   }
-  if (own_delta) delta = delta / total;  // a row without keys uses none: all of its p are 0
+  // A row without keys uses none: all of its p are 0.
+  if (own_delta) delta = delta / total + given;
   for (std::int64_t r = range.begin; r < range.end; ++r) {
     float* gradient = b.score_gradients + r * t.stride + lane;
     store(gradient, score_gradient(load(b.weights + r * t.stride + lane), load(gradient), delta));

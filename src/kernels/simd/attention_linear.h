@@ -42,13 +42,20 @@ QKV_INLINE void clear_sums(const LinearBuffers& b) {
 }
 
 // phi of a row, 0 behind its end; its slope too if asked.
-QKV_INLINE void load_phi(const float* row, std::int64_t depth, float* to, float* slope) {
-  for (std::int64_t d = 0; d < depth; d += kLanes) {
-    const Mask lanes = first_lanes(depth - d);
+QKV_INLINE void load_phi(const LinearHead& h, const float* row, float* to, float* slope) {
+  for (std::int64_t d = 0; d < h.head_size; d += kLanes) {
+    const Mask lanes = first_lanes(h.head_size - d);
     const F32 x = load(row + d, lanes);
-    store(to + d, keep(lanes, phi(x)));
-    if (slope) store(slope + d, phi_slope(x));
+    store(to + d, h.features ? x : keep(lanes, phi(x)));
+    if (slope) store(slope + d, h.features ? set(1.0f) : phi_slope(x));
   }
+}
+
+QKV_INLINE void decay_sums(const LinearHead& h, const LinearBuffers& b, std::int64_t token) {
+  if (!h.decay || token >= h.tokens || h.decay[token] == 1) return;
+  const F32 factor = set(h.decay[token]);
+  for (std::int64_t i = 0; i < 2 * b.head_width * b.value_width + b.head_width; i += kLanes)
+    store(b.sum + i, load(b.sum + i) * factor);
 }
 
 QKV_INLINE void load_row(const float* row, std::int64_t depth, float scale, float* to) {
@@ -106,19 +113,19 @@ QKV_INLINE void write_row(float* to, const float* from, const float* factor, std
 // Adds key j: sum += phi(k) v^T, vector += phi(k).
 QKV_INLINE void add_key(const LinearHead& h, const LinearBuffers& b, std::int64_t j,
                         bool transposed) {
-  load_phi(h.k.data + j * h.k.stride, h.head_size, b.phi, nullptr);
+  load_phi(h, h.k.data + j * h.k.stride, b.phi, nullptr);
   load_row(h.v.data + j * h.v.stride, h.value_size, 1, b.value);
   add_outer(b.sum, b.phi, h.head_size, b.value, b.value_width);
   if (transposed) add_outer(b.transposed, b.value, h.value_size, b.phi, b.head_width);
   add_scaled(b.vector, b.phi, b.head_width, 1);
 }
 
-// result = numerator of query i, b.phi = phi(q_i), b.slope; returns 1 / denominator, 0 for 0.
+// result = numerator of query i, b.phi = phi(q_i), b.slope; returns 1 / denominator, 0 for none.
 QKV_INLINE float read_query(const LinearHead& h, const LinearBuffers& b, std::int64_t i) {
-  load_phi(h.q.data + i * h.q.stride, h.head_size, b.phi, b.slope);
+  load_phi(h, h.q.data + i * h.q.stride, b.phi, b.slope);
   sum_rows(b.sum, b.phi, h.head_size, b.value_width, nullptr, 0, b.result);
   const float denominator = dot_rows(b.phi, b.vector, b.head_width);
-  return denominator == 0 ? 0 : 1 / denominator;
+  return denominator <= h.least ? 0 : 1 / denominator;
 }
 
 [[gnu::noinline]] static void linear_forward(const LinearHead& h) {
@@ -127,7 +134,10 @@ QKV_INLINE float read_query(const LinearHead& h, const LinearBuffers& b, std::in
   if (!h.causal)
     for (std::int64_t j = 0; j < h.tokens; ++j) add_key(h, b, j, false);
   for (std::int64_t i = 0; i < h.tokens; ++i) {
-    if (h.causal) add_key(h, b, i, false);
+    if (h.causal) {
+      decay_sums(h, b, i);
+      add_key(h, b, i, false);
+    }
     const float inverse = read_query(h, b, i);
     for (std::int64_t d = 0; d < h.value_size; d += kLanes)
       store(h.out.data + i * h.out.stride + d, load(b.result + d) * set(inverse),
@@ -142,7 +152,10 @@ QKV_INLINE void backward_queries(const LinearHead& h, const LinearBuffers& b) {
   if (!h.causal)
     for (std::int64_t j = 0; j < h.tokens; ++j) add_key(h, b, j, true);
   for (std::int64_t i = 0; i < h.tokens; ++i) {
-    if (h.causal) add_key(h, b, i, true);
+    if (h.causal) {
+      decay_sums(h, b, i);
+      add_key(h, b, i, true);
+    }
     const float inverse = read_query(h, b, i);
     load_row(h.dout.data + i * h.dout.stride, h.value_size, inverse, b.value_row);
     b.inverse[i] = inverse;
@@ -155,7 +168,7 @@ QKV_INLINE void backward_queries(const LinearHead& h, const LinearBuffers& b) {
 
 // Adds query i to the backward sums: sum += phi(q) dnum^T, vector += phi(q) dden.
 QKV_INLINE void add_query(const LinearHead& h, const LinearBuffers& b, std::int64_t i) {
-  load_phi(h.q.data + i * h.q.stride, h.head_size, b.phi, nullptr);
+  load_phi(h, h.q.data + i * h.q.stride, b.phi, nullptr);
   load_row(h.dout.data + i * h.dout.stride, h.value_size, b.inverse[i], b.value);
   add_outer(b.sum, b.phi, h.head_size, b.value, b.value_width);
   add_outer(b.transposed, b.value, h.value_size, b.phi, b.head_width);
@@ -168,8 +181,11 @@ QKV_INLINE void backward_tokens(const LinearHead& h, const LinearBuffers& b) {
   if (!h.causal)
     for (std::int64_t i = 0; i < h.tokens; ++i) add_query(h, b, i);
   for (std::int64_t j = h.tokens - 1; j >= 0; --j) {
-    if (h.causal) add_query(h, b, j);
-    load_phi(h.k.data + j * h.k.stride, h.head_size, b.phi, b.slope);
+    if (h.causal) {
+      decay_sums(h, b, j + 1);
+      add_query(h, b, j);
+    }
+    load_phi(h, h.k.data + j * h.k.stride, b.phi, b.slope);
     load_row(h.v.data + j * h.v.stride, h.value_size, 1, b.value_row);
     sum_rows(b.transposed, b.value_row, h.value_size, b.head_width, b.vector, 1, b.head_row);
     write_row(h.dk.data + j * h.dk.stride, b.head_row, b.slope, h.head_size, h.add_to_kv);

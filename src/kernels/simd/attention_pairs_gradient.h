@@ -96,7 +96,7 @@ QKV_INLINE bool pack_query_forms(const QueryForms& f, const PairBackwardBuffers&
   return take_specials_out(f.pairs, pair_rows(tile) * f.width);
 }
 
-// Packs the queries of the run; lse, and if asked delta = dout . out.
+// Packs the queries of the run; lse, and delta = dout . out - dlse, or -dlse alone.
 template <class Engine>
 [[gnu::noinline]] static void prepare_pairs(const FlashHead& h, const PairBackwardBuffers& b,
                                             std::int64_t count, bool with_delta) {
@@ -117,7 +117,8 @@ template <class Engine>
   for (std::int64_t i = 0; i < padded; i += kLanes) {
     const F32 lse = load(h.lse + first + i, first_lanes(count - i));
     store(b.scores.lse + i, select(lse == minus_infinity(), zero(), lse * set(kLog2E)));
-    store(b.scores.delta + i, zero());
+    const F32 dlse = h.dlse ? load(h.dlse + first + i, first_lanes(count - i)) : zero();
+    store(b.scores.delta + i, zero() - dlse);
   }
   for (std::int64_t i = 0; with_delta && i < count; ++i) {
     const NarrowRows g = rows_from(h.narrow_dout, first + i), o = rows_from(h.narrow_o, first + i);
@@ -125,7 +126,7 @@ template <class Engine>
     for (std::int64_t d = 0; d < h.value_size; d += kLanes)
       total = fma(widen(g.type, load_narrow(g.data + d, h.value_size - d)),
                   widen(o.type, load_narrow(o.data + d, h.value_size - d)), total);
-    b.scores.delta[i] = sum(total);
+    b.scores.delta[i] += sum(total);
   }
 }
 
