@@ -157,8 +157,8 @@ std::vector<std::string> Tokenizer::Impl::pieces(std::span<const std::int32_t> g
   std::vector<std::string> kept;
   for (const std::int32_t id : given) {
     const auto at = static_cast<std::size_t>(id);
-    require<ArgumentError>(id >= 0 && at < tokens.size() && !tokens[at].empty(), "tokenizer",
-                           "expected a token id from 0 to {}, got {}", tokens.size() - 1, id);
+    require<ArgumentError>(knows(id), "tokenizer", "expected a token id from 0 to {}, got {}",
+                           tokens.size() - 1, id);
     if (!skip_special || !special[at]) kept.push_back(tokens[at]);
   }
   return kept;

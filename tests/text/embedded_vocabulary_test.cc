@@ -328,4 +328,17 @@ TEST(SentencePiece, bad_files_are_model_errors) {
   EXPECT_TRUE(refused(std::string("\x0A\x02\x18\x09", 4)));              // a type that is none
 }
 
+TEST(EmbeddedVocabulary, an_unknown_piece_without_a_name_is_decoded_too) {
+  EmbeddedVocabulary v;
+  v.model = "llama";
+  v.tokens = {"", "<s>", "</s>", "\u2581", "a"};
+  v.scores = {0, 0, 0, -1, -2};
+  v.types = {2, 3, 3, 1, 1};
+  v.unknown = 0;
+  const Tokenizer tokenizer = text::make_tokenizer(v);
+  const Encoding encoding = tokenizer.encode("a\u7ea2", plain());
+  EXPECT_EQ(encoding.ids.back(), 0);
+  EXPECT_EQ(tokenizer.decode(encoding.ids), "a");
+}
+
 }  // namespace
