@@ -26,13 +26,13 @@ class LlamaCpp:
 
         self.model = Llama(MODEL, n_ctx=2048, n_batch=512, n_threads=int(THREADS), n_threads_batch=int(THREADS), verbose=False)
 
-    def ids(self, text: str) -> list[int]:
-        return self.model.tokenize(text.encode(), add_bos=False)
+    def count(self, text: str) -> int:
+        return len(self.model.tokenize(text.encode(), add_bos=False))
 
-    def generate(self, ids: list[int], count: int) -> int:
+    def generate(self, text: str, count: int) -> int:
         self.model.reset()
         made = 0
-        for _ in self.model.generate(ids, temp=0.0, repeat_penalty=1.0):
+        for _ in self.model.generate(self.model.tokenize(text.encode(), add_bos=False), temp=0.0, repeat_penalty=1.0):
             made += 1
             if made == count:
                 break
@@ -45,31 +45,44 @@ class Qkv:
 
         self.model = qkv.load(MODEL)
 
-    def ids(self, text: str) -> list[int]:
-        return list(self.model.tokenizer.encode(text, add_special_tokens=False).ids)
+    def count(self, text: str) -> int:
+        return len(self.model.tokenize(text, add_special_tokens=False).ids)
 
-    def generate(self, ids: list[int], count: int) -> int:
-        return len(self.model.generate(ids, max_new_tokens=count, min_new_tokens=count).tokens)
+    def generate(self, text: str, count: int) -> int:
+        return len(self.model.generate(text, max_new_tokens=count, min_new_tokens=count).tokens)
+
+
+def of_length(side: LlamaCpp | Qkv, tokens: int) -> str:
+    """A text of at most so many tokens, and nearly as many."""
+    words = (LONG * (tokens // 20 + 1)).split(" ")
+    least, most = 1, len(words)
+    while least < most:
+        middle = (least + most + 1) // 2
+        if side.count(" ".join(words[:middle])) <= tokens:
+            least = middle
+        else:
+            most = middle - 1
+    return " ".join(words[:least])
 
 
 def main() -> None:
     side = {"qkv": Qkv, "llama.cpp": LlamaCpp}[SIDE]
     with contextlib.redirect_stdout(sys.stderr):
         model = side()
-        short, text = model.ids(SHORT), model.ids(LONG * 80)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         kind, _, number = line.strip().partition(" ")
+        text = of_length(model, int(number)) if kind == "prompt" else SHORT
         begin = time.perf_counter()
         if kind == "load":
-            tokens = side().generate(short, 1)
+            tokens = side().generate(text, 1)
         elif kind == "prompt":
-            tokens = int(number)
-            model.generate(text[:tokens], 1)
+            model.generate(text, 1)
+            tokens = model.count(text)
         else:
-            model.generate(short, 1)
+            model.generate(text, 1)
             begin, first = time.perf_counter(), time.perf_counter() - begin
-            tokens = model.generate(short, int(number) + 1) - 1
+            tokens = model.generate(text, int(number) + 1) - 1
             begin += first
         print(json.dumps({"seconds": time.perf_counter() - begin, "tokens": tokens}), flush=True)
 

@@ -25,7 +25,7 @@ struct Measurement {
 };
 
 // Shared machines change speed within seconds. So each run stands between two short tries of the
-// probe, and counts only if the machine was calm beside both: 85 % of the calmest try that this
+// probe, and counts only if the machine was calm beside both: 93 % of the calmest try that this
 // probe has seen (or, if fewer than three are, the third of the runs with the calmest tries). Where
 // few count, the measurement goes on for a while. Short bodies are repeated within a run to fill a
 // millisecond. The body is called once before, and, where that takes less than 50 ms, once before
