@@ -29,10 +29,6 @@ struct FineTuneOptions {
   std::uint64_t seed = 0;  // of the weights that the file does not hold
 };
 
-// How the folder of a sentence encoder pools (sentence-transformers' 1_Pooling/config.json);
-// nothing if it does not say. ModelError for a pooling that is not known.
-std::optional<ops::Pooling> sentence_pooling(const std::filesystem::path& folder);
-
 // Forward passes of one model may run in several threads at once, each with its own Context, while
 // nobody changes weights.
 class EncoderClassifier {

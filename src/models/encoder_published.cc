@@ -53,21 +53,6 @@ EncoderConfig encoder_config(const TransformerConfig& t) {
   return c;
 }
 
-std::optional<ops::Pooling> sentence_pooling(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "1_Pooling" / "config.json";
-  std::error_code code;
-  if (!std::filesystem::exists(path, code)) return std::nullopt;
-  const Json json = config_of(folder / "1_Pooling");
-  const JsonReader reader(json);
-  if (reader.boolean_or("pooling_mode_mean_tokens", false)) return ops::Pooling::kMean;
-  if (reader.boolean_or("pooling_mode_cls_token", false)) return ops::Pooling::kFirst;
-  if (reader.boolean_or("pooling_mode_max_tokens", false)) return ops::Pooling::kMax;
-  if (reader.boolean_or("pooling_mode_lasttoken", false)) return ops::Pooling::kLast;
-  fail<ModelError>("1_Pooling/config.json",
-                   "expected one of pooling_mode_cls_token, _mean_tokens, _max_tokens, _lasttoken, "
-                   "got none of them; set model.pooling");
-}
-
 bool EncoderClassifier::is_published(const std::filesystem::path& folder) {
   const Json config = config_of(folder);
   if (!config.is_object() || !is_known_family(config)) return false;

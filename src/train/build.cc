@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "models/sentence_settings.h"
 
 namespace qkv::inline v0::train {
 namespace {
@@ -71,7 +72,8 @@ EncoderClassifier fine_tuned(const TrainConfig& config, const TrainData& data) {
   FineTuneOptions options;
   options.labels = data.labels;
   options.pooling = config.model.pooling;
-  if (!options.pooling) options.pooling = sentence_pooling(config.model.from);
+  if (!options.pooling && std::filesystem::exists(config.model.from / "modules.json"))
+    options.pooling = read_sentence_settings(config.model.from).pooling;
   options.attention_dropout = if_wanted(shape.attention_dropout);
   options.hidden_dropout = if_wanted(shape.hidden_dropout);
   options.activation_dropout = if_wanted(shape.activation_dropout);

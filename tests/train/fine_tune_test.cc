@@ -99,14 +99,22 @@ TEST(FineTuning, a_head_of_the_familys_own_stays_a_model_of_the_family) {
 TEST(FineTuning, sentence_encoders_say_how_they_pool) {
   const Task task("bert_trunk");
   fs::create_directory(task.base / "1_Pooling");
-  write_file_atomic(task.base / "1_Pooling" / "config.json",
-                    R"({"pooling_mode_max_tokens": true})");
+  write_file_atomic(task.base / "modules.json", R"([
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}])");
+  const fs::path pooling = task.base / "1_Pooling" / "config.json";
+  write_file_atomic(pooling, R"({"pooling_mode_max_tokens": true})");
   train::train_classifier(task.config({"train.epochs=1"}), task.folder / "run", false);
   EXPECT_EQ(task.json_of("run").at("classifier_pooling").as_string(), "max");
-  write_file_atomic(task.base / "1_Pooling" / "config.json",
-                    R"({"pooling_mode_weightedmean": true})");
-  EXPECT_TRUE(
-      message_of<ModelError>([&] { sentence_pooling(task.base); }).ends_with("set model.pooling"));
+  write_file_atomic(pooling, R"({"pooling_mode_weightedmean_tokens": true})");
+  const auto again = [&](std::vector<std::string> set) {
+    set.emplace_back("train.epochs=1");
+    train::train_classifier(task.config(set), task.folder / "again", false);
+  };
+  EXPECT_NE(message_of<ModelError>([&] { again({}); }).find("pooling_mode_weightedmean_tokens"),
+            std::string::npos);
+  again({"model.pooling=first"});
+  EXPECT_EQ(task.json_of("again").at("classifier_pooling").as_string(), "first");
 }
 
 TEST(FineTuning, a_vocabulary_larger_than_the_embedding_is_refused) {
