@@ -3,6 +3,7 @@
 #include <charconv>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +26,8 @@ struct GenerateVerbOptions {
   std::vector<std::string> prompts, more, logit_bias;
   infer::GenerateOptions generate;
   std::int64_t beams = 1, batch = 8;
-  double length_penalty = 1, temperature = -1;  // temperature < 0: not given
+  double length_penalty = 1;
+  std::optional<double> temperature;
   std::string early_stopping = "false";
   bool logprobs = false, echo = false, no_special = false, plain = false;
 };
@@ -48,7 +50,7 @@ std::pair<std::int32_t, double> parse_bias(const std::string& text) {
 void set_sampling(GenerateVerbOptions& o) {
   infer::SamplingOptions& s = o.generate.sampling;
   const bool filters = s.top_k > 0 || s.top_p < 1 || s.min_p > 0;
-  s.temperature = o.temperature >= 0 ? o.temperature : filters ? 1 : 0;
+  s.temperature = o.temperature.value_or(filters ? 1 : 0);
   for (const std::string& text : o.logit_bias) s.logit_bias.push_back(parse_bias(text));
   if (o.beams == 1) return;
   require<ArgumentError>(s.temperature == 0 && !filters, "generate",
@@ -224,9 +226,8 @@ class GenerateRun {
 void add_sampling_options(CLI::App& verb, GenerateVerbOptions& o) {
   infer::SamplingOptions& s = o.generate.sampling;
   verb.add_option(
-          "--temperature", o.temperature,
-          "logits are divided by it; 0 is greedy (the default, or 1 where tokens are drawn)")
-      ->check(CLI::NonNegativeNumber);
+      "--temperature", o.temperature,
+      "logits are divided by it; 0 is greedy (the default, or 1 where tokens are drawn)");
   verb.add_option("--top-k", s.top_k, "draws among the K most probable tokens");
   verb.add_option("--top-p", s.top_p, "draws among the most probable tokens that make up P");
   verb.add_option("--min-p", s.min_p,
@@ -267,7 +268,7 @@ void add_generate(CLI::App& app, Globals& globals) {
   verb->add_flag("--plain", o->plain, "special tokens written in the prompt are text");
   verb->add_option("--tokenizer", o->tokenizer, "folder or file, if not with the model");
   verb->add_option("--batch", o->batch, "prompts that run side by side")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1024));
   verb->footer(
       "Examples:\n  qkv generate SmolLM2.gguf --prompt \"The capital of France is\"\n"
       "  qkv generate out/model - --json --max-new-tokens 20 < prompts.txt");

@@ -7,12 +7,12 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "infer/transformer_model.h"
 #include "io/model_tokenizer.h"
 #include "io/weight_files.h"
 #include "models/checkpoint.h"
+#include "models/json_reader.h"
 
 namespace qkv::inline v0::infer {
 namespace {
@@ -41,14 +41,10 @@ Json generation_config(const io::WeightFiles& files) {
   const std::filesystem::path path = files.path() / "generation_config.json";
   if (files.format() != io::WeightFormat::kSafetensors || !std::filesystem::exists(path))
     return Json::object();
-  try {
-    Json json = Json::parse(read_file(path), path.string());
-    require<DataError>(json.is_object(), "generation_config.json", "expected an object, got {}",
-                       json.type_name());
-    return json;
-  } catch (const DataError& error) {
-    fail<ModelError>(path.c_str(), "{}", error_reason(error));
-  }
+  Json json = read_json_file(path);
+  require<ModelError>(json.is_object(), "generation_config.json", "expected an object, got {}",
+                      json.type_name());
+  return json;
 }
 
 LanguageModel::Facts facts_of(const io::WeightFiles& files, std::int64_t vocabulary) {

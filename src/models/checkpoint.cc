@@ -118,8 +118,10 @@ class Loader {
       Source source{std::move(part), ""};
       for (const std::string& name : source.part.names) {
         if (!files_.contains(name)) continue;
-        if (source.name.empty()) source.name = name;
         used_.insert(name);
+        const bool fresh =
+            options_.fresh_classifier && source.part.parameter->name.starts_with("classifier.");
+        if (source.name.empty() && !fresh) source.name = name;
       }
       sources_.push_back(std::move(source));
     }

@@ -22,6 +22,7 @@ struct LoadOptions {
   // With head kSequence: a linear layer over tokens pooled like this, in place of the family's own
   // head. config.json says so by model_type "qkv", for transformers has no such model.
   std::optional<ops::Pooling> pooling;
+  bool fresh_classifier = false;  // the last layer starts anew, whatever the file holds of one
   std::function<void(TransformerConfig&)> adjust;  // of what leaves shapes alone: dropout
   std::uint64_t seed = 0;
   // Weights of the file's own type and shape stay where they are in the mapped file: nothing is

@@ -24,9 +24,16 @@ struct FineTuneOptions {
   // A linear layer over tokens that are pooled like this; nothing: the head that the family has in
   // transformers.
   std::optional<ops::Pooling> pooling;
+  bool fresh_classifier = false;  // the last layer starts anew, whatever the file holds of one
   // Nothing: what config.json says.
   std::optional<double> attention_dropout, hidden_dropout, activation_dropout, embedding_dropout;
   std::uint64_t seed = 0;  // of the weights that the file does not hold
+};
+
+// What config.json alone says of a published encoder.
+struct PublishedEncoder {
+  std::int64_t max_tokens = 0;      // of a text
+  std::vector<std::string> labels;  // of its sequence classifier; empty: it has none
 };
 
 // Forward passes of one model may run in several threads at once, each with its own Context, while
@@ -69,8 +76,7 @@ class EncoderClassifier {
   // Whether config.json names a published encoder rather than a classifier of this class' own
   // forms; then fine_tune() takes it, and load() if it has a sequence classifier's head.
   static bool is_published(const std::filesystem::path& folder);
-  // The most tokens of a text, read from config.json alone; for folders that is_published().
-  static std::int64_t published_limit(const std::filesystem::path& folder);
+  static PublishedEncoder published(const std::filesystem::path& folder);  // if is_published()
 
  private:
   struct Impl;

@@ -12,6 +12,7 @@
 #include "io/safetensors.h"
 #include "models/checkpoint.h"
 #include "models/encoder_impl.h"
+#include "models/json_reader.h"
 #include "ops/optimizer.h"
 
 namespace qkv::inline v0 {
@@ -175,14 +176,7 @@ void EncoderClassifier::save(const std::filesystem::path& folder) const {
 
 EncoderClassifier EncoderClassifier::load(const std::filesystem::path& folder) {
   if (is_published(folder)) return load_published(folder, {});
-  const std::string path = (folder / "config.json").string();
-  const EncoderConfig config = [&] {
-    try {
-      return EncoderConfig::from_json(Json::parse(read_file(path), path));
-    } catch (const DataError& error) {
-      fail<ModelError>(path.c_str(), "{}", error_reason(error));
-    }
-  }();
+  const EncoderConfig config = EncoderConfig::from_json(read_json_file(folder / "config.json"));
   const io::SafetensorsFile file = io::SafetensorsFile::open(folder / "model.safetensors");
   // What config.json claims is held against the file before memory is asked for.
   require<ModelError>(config.num_layers <= static_cast<std::int64_t>(file.names().size()),

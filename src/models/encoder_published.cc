@@ -2,22 +2,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/file.h"
 #include "models/checkpoint.h"
 #include "models/encoder_impl.h"
 #include "models/families/family.h"
 
 namespace qkv::inline v0 {
 namespace {
-
-Json config_of(const std::filesystem::path& folder) {
-  const std::string path = (folder / "config.json").string();
-  try {
-    return Json::parse(read_file(path), path);
-  } catch (const DataError& error) {
-    fail<ModelError>(path.c_str(), "{}", error_reason(error));
-  }
-}
 
 void set_if(double& rate, const std::optional<double>& wanted) {
   if (wanted) rate = *wanted;
@@ -54,7 +44,7 @@ EncoderConfig encoder_config(const TransformerConfig& t) {
 }
 
 bool EncoderClassifier::is_published(const std::filesystem::path& folder) {
-  const Json config = config_of(folder);
+  const Json config = read_json_file(folder / "config.json");
   if (!config.is_object() || !is_known_family(config)) return false;
   if (config.find(kBaseModelType) != nullptr) return true;
   try {
@@ -64,11 +54,14 @@ bool EncoderClassifier::is_published(const std::filesystem::path& folder) {
   }
 }
 
-std::int64_t EncoderClassifier::published_limit(const std::filesystem::path& folder) {
-  const Json json = config_of(folder);
+PublishedEncoder EncoderClassifier::published(const std::filesystem::path& folder) {
+  const Json json = read_json_file(folder / "config.json");
   const JsonReader reader(json);
   const Family& family = family_of(reader);
-  return read_config(family, reader, head_of(family, reader)).max_tokens();
+  TransformerConfig config = read_config(family, reader, head_of(family, reader));
+  PublishedEncoder out{.max_tokens = config.max_tokens(), .labels = {}};
+  if (config.head.kind == HeadKind::kSequence) out.labels = std::move(config.head.labels);
+  return out;
 }
 
 EncoderClassifier EncoderClassifier::load_published(const std::filesystem::path& folder,
@@ -90,6 +83,7 @@ EncoderClassifier EncoderClassifier::fine_tune(const std::filesystem::path& fold
   load.head = HeadKind::kSequence;
   load.labels = options.labels;
   load.pooling = options.pooling;
+  load.fresh_classifier = options.fresh_classifier;
   load.seed = options.seed;
   load.adjust = [&](TransformerConfig& config) {
     set_if(config.attention_dropout, options.attention_dropout);

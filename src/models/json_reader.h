@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@
 #include "base/json.h"
 
 namespace qkv::inline v0 {
+
+// A file of a model's folder; ModelError with its path for what is no JSON.
+Json read_json_file(const std::filesystem::path& path);
 
 // Refers to the object, which must live as long. ModelError for whatever does not fit.
 class JsonReader {

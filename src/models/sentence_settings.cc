@@ -4,7 +4,6 @@
 
 #include <fmt/core.h>
 
-#include "base/file.h"
 #include "models/json_reader.h"
 
 namespace qkv::inline v0 {
@@ -15,12 +14,7 @@ namespace fs = std::filesystem;
 std::optional<Json> read_json(const fs::path& path) {
   std::error_code code;
   if (!fs::exists(path, code)) return std::nullopt;
-  const std::string name = path.string();
-  try {
-    return Json::parse(read_file(path), name);
-  } catch (const DataError& error) {
-    fail<ModelError>(name.c_str(), "{}", error_reason(error));
-  }
+  return read_json_file(path);
 }
 
 struct PoolingKey {

@@ -7,8 +7,8 @@
 
 #include "autograd/functions.h"
 #include "base/check.h"
-#include "base/file.h"
 #include "base/thread_pool.h"
+#include "io/model_tokenizer.h"
 #include "models/json_reader.h"
 
 namespace qkv::inline v0 {
@@ -25,15 +25,10 @@ std::int64_t tokenizer_limit(const fs::path& folder, std::int64_t otherwise) {
   const fs::path path = folder / "tokenizer_config.json";
   std::error_code code;
   if (!fs::exists(path, code)) return otherwise;
-  const std::string name = path.string();
-  try {
-    const Json json = Json::parse(read_file(path), name);
-    const Json* limit = json.find("model_max_length");
-    if (limit == nullptr || !limit->is_int() || limit->as_int() < 1) return otherwise;
-    return std::min(limit->as_int(), otherwise);
-  } catch (const DataError& error) {
-    fail<ModelError>(name.c_str(), "{}", error_reason(error));
-  }
+  const Json json = read_json_file(path);
+  const Json* limit = json.find("model_max_length");
+  if (limit == nullptr || !limit->is_int() || limit->as_int() < 1) return otherwise;
+  return std::min(limit->as_int(), otherwise);
 }
 
 // Indices of the texts, longest first, cut into batches.
@@ -100,8 +95,8 @@ TextModel TextModel::load(const fs::path& folder, std::optional<HeadKind> head) 
   LoadOptions options;
   options.head = head;
   options.read_only = true;
-  TextModel text(load_checkpoint(folder, options), Tokenizer::load(folder),
-                 read_sentence_settings(folder));
+  Checkpoint checkpoint = load_checkpoint(folder, options);  // first: it says what is no model
+  TextModel text(std::move(checkpoint), io::load_tokenizer(folder), read_sentence_settings(folder));
   const TransformerConfig& config = text.model().config();
   require<ModelError>(text.tokenizer_.vocab_size() <= config.vocab_size, "tokenizer",
                       "expected at most {} tokens, the rows of the embedding, got {}",

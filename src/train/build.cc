@@ -35,6 +35,11 @@ void keep_or_set(double& rate, double wanted) {
   if (wanted != kKeepDropout) rate = wanted;
 }
 
+void say_head_is_new() {
+  log_message(LogLevel::kInfo,
+              "the labels are others than those of model.from: its head starts anew");
+}
+
 EncoderClassifier continue_from(const EncoderClassifier& old, const TrainConfig& config,
                                 TrainData& data) {
   EncoderConfig shape = old.config();
@@ -57,9 +62,7 @@ EncoderClassifier continue_from(const EncoderClassifier& old, const TrainConfig&
     parameter.var.value().copy_from(source->var.value());
   });
   model.module().bump_version();
-  if (!same_labels)
-    log_message(LogLevel::kInfo,
-                "the labels are others than those of model.from: its head starts anew");
+  if (!same_labels) say_head_is_new();
   return model;
 }
 
@@ -67,13 +70,18 @@ std::optional<double> if_wanted(double rate) {
   return rate == kKeepDropout ? std::nullopt : std::optional(rate);
 }
 
-EncoderClassifier fine_tuned(const TrainConfig& config, const TrainData& data) {
+EncoderClassifier fine_tuned(const TrainConfig& config, const PublishedEncoder& base,
+                             TrainData& data) {
   const EncoderConfig& shape = config.model.shape;
   FineTuneOptions options;
-  options.labels = data.labels;
   options.pooling = config.model.pooling;
   if (!options.pooling && std::filesystem::exists(config.model.from / "modules.json"))
     options.pooling = read_sentence_settings(config.model.from).pooling;
+  const bool same_labels = same_set(base.labels, data.labels);
+  if (same_labels) use_label_order(data, base.labels);
+  if (!same_labels && !base.labels.empty()) say_head_is_new();
+  options.labels = data.labels;
+  options.fresh_classifier = !same_labels || options.pooling;
   options.attention_dropout = if_wanted(shape.attention_dropout);
   options.hidden_dropout = if_wanted(shape.hidden_dropout);
   options.activation_dropout = if_wanted(shape.activation_dropout);
@@ -100,19 +108,24 @@ EncoderClassifier new_model(const TrainConfig& config, const TrainData& data) {
 }  // namespace
 
 BuiltRun build_run(const TrainConfig& config, const std::filesystem::path& folder, bool resume) {
-  const bool from = !config.model.from.empty(),
-             published = from && EncoderClassifier::is_published(config.model.from);
+  std::optional<PublishedEncoder> published;
+  std::optional<EncoderClassifier> old;
+  if (!config.model.from.empty()) {
+    if (EncoderClassifier::is_published(config.model.from)) {
+      published = EncoderClassifier::published(config.model.from);
+    } else {
+      old = EncoderClassifier::load(config.model.from);
+    }
+  }
   require<ConfigError>(published || !config.model.pooling, "config",
                        "model.pooling: stands in the folder of model.from; remove it here");
-  std::optional<EncoderClassifier> old;
-  if (from && !published) old = EncoderClassifier::load(config.model.from);
   std::int64_t positions = config.model.shape.max_positions;
   std::optional<std::int64_t> limit = config.model.shape.position_limit();
   if (old) {
     positions = old->config().max_positions;
     limit = old->config().position_limit();
   } else if (published) {
-    positions = EncoderClassifier::published_limit(config.model.from);
+    positions = published->max_tokens;
     limit = positions;
   }
   RunFacts facts;
@@ -128,7 +141,7 @@ BuiltRun build_run(const TrainConfig& config, const std::filesystem::path& folde
   auto claimed = std::make_unique<RunFolder>(folder, facts, resume);
   TrainData data = load_train_data(config, facts.limits);
   EncoderClassifier model = old         ? continue_from(*old, config, data)
-                            : published ? fine_tuned(config, data)
+                            : published ? fine_tuned(config, *published, data)
                                         : new_model(config, data);
   choose_trainable(model.module(), config.train.train, config.train.freeze);
   model.module().enable_gradients();

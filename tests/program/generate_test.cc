@@ -104,6 +104,9 @@ TEST_F(Generate, refusals_say_what_to_do) {
   EXPECT_NE(both.err.find("--num-beams"), std::string::npos) << both.err;
   EXPECT_EQ(run({"generate", "--prompt", "a", "--top-p", "2"}).status, 2);
   EXPECT_EQ(run({"generate", "--prompt", "a", "--logit-bias", "x"}).status, 2);
+  const Finished cold = run({"generate", "--prompt", "a", "--temperature", "-1"});
+  EXPECT_EQ(cold.status, 2);
+  EXPECT_NE(cold.err.find("expected temperature >= 0, got -1"), std::string::npos) << cold.err;
   const Finished longer = run({"generate", "--prompt", std::string(48, 'a')});
   EXPECT_EQ(longer.status, 1);
   EXPECT_NE(longer.err.find("at most 48 together"), std::string::npos) << longer.err;

@@ -126,10 +126,6 @@ def test_what_a_model_cannot_do_is_said(make):
         qkv.load(GOLDEN / "families")
 
 
-needs_decoders = pytest.mark.skipif(not (GOLDEN / "decoders").exists(), reason="no golden decoders")
-
-
-@needs_decoders
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_generation(make, kind):
     model = qkv.load(make(kind, "decoders"))
@@ -154,7 +150,6 @@ def test_generation(make, kind):
     assert beams.score is not None and len(beams.tokens) <= 4
 
 
-@needs_decoders
 def test_generation_and_scores_are_those_of_transformers(make):
     folder = make("llama", "decoders")
     torch, theirs = transformers_of(folder, "LlamaForCausalLM")
@@ -173,7 +168,6 @@ def test_generation_and_scores_are_those_of_transformers(make):
     assert math.isclose(score.perplexity, math.exp(-right.mean()), rel_tol=1e-4) and math.isclose(score.total, right.sum(), rel_tol=1e-4)
 
 
-@needs_decoders
 def test_a_continuation_is_scored_by_itself(make):
     model = qkv.load(make("llama", "decoders"))
     whole = model.score("bad bus")
@@ -190,7 +184,7 @@ STORIES = SHARED / "data/models/stories260K"
 
 @pytest.mark.skipif(not STORIES.exists(), reason="needs the optional shared data: data/models/stories260K")
 def test_a_story_is_told_from_a_file_of_llama2c():
-    model = qkv.load(next(STORIES.glob("*.bin") if not (STORIES / "stories260K.bin").exists() else iter([STORIES / "stories260K.bin"])))
+    model = qkv.load(STORIES / "stories260K.bin")
     told = model.generate("Once upon a time", max_new_tokens=24)
     assert told.text and told.text.isprintable() and len(told.tokens) <= 24
     assert model.score("Once upon a time there was a dog.").perplexity < model.score("dog a time. was Once a there upon").perplexity

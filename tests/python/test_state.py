@@ -188,7 +188,6 @@ def test_never_reads_beside_its_arrays():
         qkv.scaled_dot_product_attention_backward(at_the_end(out), q, k, v, at_the_end(out), at_the_end(lse), mask=mask)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_computes_too():
     q, k, v = arrays(256)

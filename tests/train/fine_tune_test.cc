@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include "qkv/error.h"
 
 #include "base/file.h"
+#include "models/checkpoint.h"
 #include "models/encoder_classifier.h"
 #include "support/errors.h"
 #include "support/files.h"
@@ -66,6 +68,9 @@ TEST_P(FineTuning, learns_and_comes_back_from_its_folder) {
   EXPECT_EQ(task.json_of("run").at("classifier_pooling").as_string(), "mean");
   const EncoderClassifier model = EncoderClassifier::load(task.folder / "run");
   EXPECT_EQ(model.config().labels, (std::vector<std::string>{"blue", "green", "red"}));
+  LoadOptions trunk;  // for vectors of its texts
+  trunk.head = HeadKind::kNone;
+  EXPECT_EQ(load_checkpoint(task.folder / "run", trunk).model.config().head.kind, HeadKind::kNone);
   model.save(task.folder / "again");
   for (const char* name : {"config.json", "model.safetensors"})
     EXPECT_TRUE(read_file(task.folder / "run" / name) == read_file(task.folder / "again" / name));
@@ -94,6 +99,34 @@ TEST(FineTuning, a_head_of_the_familys_own_stays_a_model_of_the_family) {
   train::train_classifier(task.config({"train.epochs=1"}), task.folder / "run", false);
   EXPECT_EQ(task.json_of("run").at("model_type").as_string(), "roberta");
   EXPECT_EQ(EncoderClassifier::load(task.folder / "run").config().num_labels(), 3);
+}
+
+// The file's classifier, in the order of its labels.
+std::vector<float> classifier_of(const fs::path& folder) {
+  const EncoderClassifier model = EncoderClassifier::load(folder);
+  const Tensor w = model.module().find("classifier.weight")->var.value();
+  return {w.data<float>(), w.data<float>() + w.numel()};
+}
+
+TEST(FineTuning, a_head_is_kept_for_the_same_labels_in_the_models_order_and_else_is_new) {
+  const Task task("roberta_sequence");
+  std::string config = read_file(task.base / "config.json");
+  for (const auto& [from, to] : {std::pair{R"("0": "no")", R"("0": "red")"},
+                                 {R"("1": "perhaps")", R"("1": "blue")"},
+                                 {R"("2": "yes")", R"("2": "green")"}}) {
+    ASSERT_NE(config.find(from), std::string::npos);
+    config.replace(config.find(from), std::string(from).size(), to);
+  }
+  const std::vector<std::string> still{"train.steps=1", "train.learning_rate=0",
+                                       "train.head_learning_rate=0"};
+  train::train_classifier(task.config(still), task.folder / "others", false);
+  write_file_atomic(task.base / "config.json", config);
+  train::train_classifier(task.config(still), task.folder / "same", false);
+  const std::vector<float> file = classifier_of(task.base);
+  EXPECT_EQ(EncoderClassifier::load(task.folder / "same").config().labels,
+            (std::vector<std::string>{"red", "blue", "green"}));
+  EXPECT_EQ(classifier_of(task.folder / "same"), file);
+  EXPECT_NE(classifier_of(task.folder / "others"), file);
 }
 
 TEST(FineTuning, sentence_encoders_say_how_they_pool) {

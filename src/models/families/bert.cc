@@ -12,13 +12,8 @@ using Part = WeightPart;
 // What the three have in common.
 void read_common(const JsonReader& r, TransformerConfig& c) {
   c.vocab_size = r.integer("vocab_size");
-  c.d_model = r.integer("hidden_size");
+  read_heads(r, "hidden_size", "num_attention_heads", c);
   c.num_layers = r.integer("num_hidden_layers");
-  c.num_heads = c.num_kv_heads = r.integer("num_attention_heads");
-  c.head_size = c.num_heads > 0 ? c.d_model / c.num_heads : 0;
-  require<ModelError>(c.num_heads > 0 && c.d_model % c.num_heads == 0, "config.json",
-                      "hidden_size: expected a multiple of num_attention_heads {}, got {}",
-                      c.num_heads, c.d_model);
   c.d_ff = r.integer("intermediate_size");
   c.max_positions = r.integer("max_position_embeddings");
   c.activation = read_activation(r, "hidden_act");
@@ -64,7 +59,7 @@ void read_roberta(const JsonReader& r, TransformerConfig& c) {
   if (c.head.kind == HeadKind::kAnswer) c.head.dropout = 0;
 }
 
-constexpr std::array kBertRules{
+constexpr std::array kTrunk{
     WeightRule{"embeddings.token", "^embeddings.word_embeddings"},
     WeightRule{"embeddings.position", "^embeddings.position_embeddings"},
     WeightRule{"embeddings.type", "^embeddings.token_type_embeddings"},
@@ -77,40 +72,21 @@ constexpr std::array kBertRules{
     WeightRule{"layers.{}.feed_forward.up", "^encoder.layer.{}.intermediate.dense"},
     WeightRule{"layers.{}.feed_forward.down", "^encoder.layer.{}.output.dense"},
     WeightRule{"layers.{}.feed_forward_norm", "^encoder.layer.{}.output.LayerNorm"},
-    WeightRule{"pooler", "^pooler.dense"},
-    WeightRule{"head.dense", "cls.predictions.transform.dense"},
-    WeightRule{"head.norm", "cls.predictions.transform.LayerNorm"},
-    WeightRule{"head.out.weight", "cls.predictions.decoder.weight"},
-    WeightRule{"head.out.bias", "cls.predictions.bias"},
-    WeightRule{"head.out.bias", "cls.predictions.decoder.bias"},
-    WeightRule{"classifier", "qa_outputs", Part::kWhole, false, HeadKind::kAnswer},
-    WeightRule{"classifier", "classifier"},
 };
 
-constexpr std::array kRobertaRules{
-    WeightRule{"embeddings.token", "^embeddings.word_embeddings"},
-    WeightRule{"embeddings.position", "^embeddings.position_embeddings"},
-    WeightRule{"embeddings.type", "^embeddings.token_type_embeddings"},
-    WeightRule{"embeddings.norm", "^embeddings.LayerNorm"},
-    WeightRule{"layers.{}.attention.qkv", "^encoder.layer.{}.attention.self.query", Part::kQuery},
-    WeightRule{"layers.{}.attention.qkv", "^encoder.layer.{}.attention.self.key", Part::kKey},
-    WeightRule{"layers.{}.attention.qkv", "^encoder.layer.{}.attention.self.value", Part::kValue},
-    WeightRule{"layers.{}.attention.out", "^encoder.layer.{}.attention.output.dense"},
-    WeightRule{"layers.{}.attention_norm", "^encoder.layer.{}.attention.output.LayerNorm"},
-    WeightRule{"layers.{}.feed_forward.up", "^encoder.layer.{}.intermediate.dense"},
-    WeightRule{"layers.{}.feed_forward.down", "^encoder.layer.{}.output.dense"},
-    WeightRule{"layers.{}.feed_forward_norm", "^encoder.layer.{}.output.LayerNorm"},
-    WeightRule{"pooler", "classifier.dense", Part::kWhole, false, HeadKind::kSequence},
-    WeightRule{"pooler", "^pooler.dense", Part::kWhole, false, HeadKind::kNone},
-    WeightRule{"classifier", "classifier.out_proj", Part::kWhole, false, HeadKind::kSequence},
-    WeightRule{"classifier", "qa_outputs", Part::kWhole, false, HeadKind::kAnswer},
-    WeightRule{"classifier", "classifier", Part::kWhole, false, HeadKind::kTokens},
-    WeightRule{"head.dense", "lm_head.dense"},
-    WeightRule{"head.norm", "lm_head.layer_norm"},
-    WeightRule{"head.out.weight", "lm_head.decoder.weight"},
-    WeightRule{"head.out.bias", "lm_head.bias"},
-    WeightRule{"head.out.bias", "lm_head.decoder.bias"},
-};
+constexpr auto kBertRules =
+    join(kTrunk, std::array{
+                     WeightRule{"pooler", "^pooler.dense"},
+                     WeightRule{"head.dense", "cls.predictions.transform.dense"},
+                     WeightRule{"head.norm", "cls.predictions.transform.LayerNorm"},
+                     WeightRule{"head.out.weight", "cls.predictions.decoder.weight"},
+                     WeightRule{"head.out.bias", "cls.predictions.bias"},
+                     WeightRule{"head.out.bias", "cls.predictions.decoder.bias"},
+                     WeightRule{"classifier", "qa_outputs", Part::kWhole, false, HeadKind::kAnswer},
+                     WeightRule{"classifier", "classifier"},
+                 });
+
+constexpr auto kRobertaRules = join(kTrunk, kRobertaHead);
 
 // Buffers, and heads of other tasks in one file.
 constexpr std::array<std::string_view, 4> kIgnored{"*embeddings.position_ids",

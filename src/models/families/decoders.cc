@@ -185,7 +185,9 @@ constexpr std::array kGpt2Rules{
     WeightRule{"head.out", "lm_head"},
 };
 
-constexpr std::array kLlamaRules{
+// What Llama and Gemma have in common: all but the norms beside the feed-forward layer, and behind
+// sublayers.
+constexpr std::array kShared{
     WeightRule{"embeddings.token", "^embed_tokens"},
     WeightRule{"layers.{}.attention_norm", "^layers.{}.input_layernorm"},
     WeightRule{"layers.{}.attention.qkv", "^layers.{}.self_attn.q_proj", Part::kQuery},
@@ -194,33 +196,23 @@ constexpr std::array kLlamaRules{
     WeightRule{"layers.{}.attention.query_norm", "^layers.{}.self_attn.q_norm"},
     WeightRule{"layers.{}.attention.key_norm", "^layers.{}.self_attn.k_norm"},
     WeightRule{"layers.{}.attention.out", "^layers.{}.self_attn.o_proj"},
-    WeightRule{"layers.{}.feed_forward_norm", "^layers.{}.post_attention_layernorm"},
     WeightRule{"layers.{}.feed_forward.up", "^layers.{}.mlp.gate_proj", Part::kGate},
     WeightRule{"layers.{}.feed_forward.up", "^layers.{}.mlp.up_proj", Part::kUp},
     WeightRule{"layers.{}.feed_forward.down", "^layers.{}.mlp.down_proj"},
     WeightRule{"norm", "^norm"},
     WeightRule{"head.out", "lm_head"},
 };
-
-// As above but for the norms, which stand on both sides of each sublayer.
-constexpr std::array kGemmaRules{
-    WeightRule{"embeddings.token", "^embed_tokens"},
-    WeightRule{"layers.{}.attention_norm", "^layers.{}.input_layernorm"},
-    WeightRule{"layers.{}.attention_post_norm", "^layers.{}.post_attention_layernorm"},
-    WeightRule{"layers.{}.attention.qkv", "^layers.{}.self_attn.q_proj", Part::kQuery},
-    WeightRule{"layers.{}.attention.qkv", "^layers.{}.self_attn.k_proj", Part::kKey},
-    WeightRule{"layers.{}.attention.qkv", "^layers.{}.self_attn.v_proj", Part::kValue},
-    WeightRule{"layers.{}.attention.query_norm", "^layers.{}.self_attn.q_norm"},
-    WeightRule{"layers.{}.attention.key_norm", "^layers.{}.self_attn.k_norm"},
-    WeightRule{"layers.{}.attention.out", "^layers.{}.self_attn.o_proj"},
-    WeightRule{"layers.{}.feed_forward_norm", "^layers.{}.pre_feedforward_layernorm"},
-    WeightRule{"layers.{}.feed_forward_post_norm", "^layers.{}.post_feedforward_layernorm"},
-    WeightRule{"layers.{}.feed_forward.up", "^layers.{}.mlp.gate_proj", Part::kGate},
-    WeightRule{"layers.{}.feed_forward.up", "^layers.{}.mlp.up_proj", Part::kUp},
-    WeightRule{"layers.{}.feed_forward.down", "^layers.{}.mlp.down_proj"},
-    WeightRule{"norm", "^norm"},
-    WeightRule{"head.out", "lm_head"},
-};
+constexpr auto kLlamaRules = join(
+    kShared, std::array{
+                 WeightRule{"layers.{}.feed_forward_norm", "^layers.{}.post_attention_layernorm"},
+             });
+constexpr auto kGemmaRules = join(
+    kShared,
+    std::array{
+        WeightRule{"layers.{}.attention_post_norm", "^layers.{}.post_attention_layernorm"},
+        WeightRule{"layers.{}.feed_forward_norm", "^layers.{}.pre_feedforward_layernorm"},
+        WeightRule{"layers.{}.feed_forward_post_norm", "^layers.{}.post_feedforward_layernorm"},
+    });
 
 // Buffers of older files.
 constexpr std::array<std::string_view, 3> kIgnored{"*.attn.bias", "*.attn.masked_bias",

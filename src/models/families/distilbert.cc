@@ -10,12 +10,8 @@ using Part = WeightPart;
 
 void read_distilbert(const JsonReader& r, TransformerConfig& c) {
   c.vocab_size = r.integer("vocab_size");
-  c.d_model = r.integer("dim");
+  read_heads(r, "dim", "n_heads", c);
   c.num_layers = r.integer("n_layers");
-  c.num_heads = c.num_kv_heads = r.integer("n_heads");
-  require<ModelError>(c.num_heads > 0 && c.d_model % c.num_heads == 0, "config.json",
-                      "dim: expected a multiple of n_heads {}, got {}", c.num_heads, c.d_model);
-  c.head_size = c.d_model / c.num_heads;
   c.d_ff = r.integer("hidden_dim");
   c.max_positions = r.integer("max_position_embeddings");
   c.activation = read_activation(r, "activation");

@@ -2,6 +2,8 @@
 // Adding one: a file in this folder and a line in registry.cc (CONTRIBUTING.md).
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,6 +28,16 @@ struct WeightRule {
   bool transposed = false;            // a matrix of the file is [in, out] (GPT-2)
   std::optional<HeadKind> only = {};  // in models with this head
 };
+
+// One table of two: families share most of their names.
+template <std::size_t kFirst, std::size_t kSecond>
+constexpr std::array<WeightRule, kFirst + kSecond> join(
+    const std::array<WeightRule, kFirst>& first, const std::array<WeightRule, kSecond>& second) {
+  std::array<WeightRule, kFirst + kSecond> all{};
+  std::copy(first.begin(), first.end(), all.begin());
+  std::copy(second.begin(), second.end(), all.begin() + kFirst);
+  return all;
+}
 
 struct WeightMap {
   std::string_view prefix;  // "bert.": of the trunk in a model with a head, absent in a bare trunk
@@ -66,6 +78,23 @@ extern const Family kBert, kRoberta, kXlmRoberta, kDistilBert, kMpnet, kModernBe
 extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3, kGemma3;
 
 // Shared by the readers.
+
+// Heads of equal size that fill the width, from keys of these names.
+void read_heads(const JsonReader& reader, const char* width, const char* heads,
+                TransformerConfig& config);
+// RoBERTa's head, which MPNet has too.
+inline constexpr std::array kRobertaHead{
+    WeightRule{"pooler", "classifier.dense", WeightPart::kWhole, false, HeadKind::kSequence},
+    WeightRule{"pooler", "^pooler.dense", WeightPart::kWhole, false, HeadKind::kNone},
+    WeightRule{"classifier", "classifier.out_proj", WeightPart::kWhole, false, HeadKind::kSequence},
+    WeightRule{"classifier", "qa_outputs", WeightPart::kWhole, false, HeadKind::kAnswer},
+    WeightRule{"classifier", "classifier", WeightPart::kWhole, false, HeadKind::kTokens},
+    WeightRule{"head.dense", "lm_head.dense"},
+    WeightRule{"head.norm", "lm_head.layer_norm"},
+    WeightRule{"head.out.weight", "lm_head.decoder.weight"},
+    WeightRule{"head.out.bias", "lm_head.bias"},
+    WeightRule{"head.out.bias", "lm_head.decoder.bias"},
+};
 
 // hidden_act and the like: a plain activation, by Hugging Face's names.
 ops::Activation read_activation(const JsonReader& reader, const char* key);

@@ -67,13 +67,8 @@ void read_head(const JsonReader& r, TransformerConfig& c) {
 
 void read_modernbert(const JsonReader& r, TransformerConfig& c) {
   c.vocab_size = r.integer("vocab_size");
-  c.d_model = r.integer("hidden_size");
+  read_heads(r, "hidden_size", "num_attention_heads", c);
   c.num_layers = r.integer("num_hidden_layers");
-  c.num_heads = c.num_kv_heads = r.integer("num_attention_heads");
-  require<ModelError>(c.num_heads > 0 && c.d_model % c.num_heads == 0, "config.json",
-                      "hidden_size: expected a multiple of num_attention_heads {}, got {}",
-                      c.num_heads, c.d_model);
-  c.head_size = c.d_model / c.num_heads;
   c.d_ff = r.integer("intermediate_size");
   c.activation = read_gated_activation(r, "hidden_activation");
   read_positions(r, c);

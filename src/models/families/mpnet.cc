@@ -10,13 +10,8 @@ using Part = WeightPart;
 
 void read_mpnet(const JsonReader& r, TransformerConfig& c) {
   c.vocab_size = r.integer("vocab_size");
-  c.d_model = r.integer("hidden_size");
+  read_heads(r, "hidden_size", "num_attention_heads", c);
   c.num_layers = r.integer("num_hidden_layers");
-  c.num_heads = c.num_kv_heads = r.integer("num_attention_heads");
-  require<ModelError>(c.num_heads > 0 && c.d_model % c.num_heads == 0, "config.json",
-                      "hidden_size: expected a multiple of num_attention_heads {}, got {}",
-                      c.num_heads, c.d_model);
-  c.head_size = c.d_model / c.num_heads;
   c.d_ff = r.integer("intermediate_size");
   c.max_positions = r.integer("max_position_embeddings");
   c.activation = read_activation(r, "hidden_act");
@@ -53,7 +48,7 @@ void read_mpnet(const JsonReader& r, TransformerConfig& c) {
   }
 }
 
-constexpr std::array kRules{
+constexpr std::array kTrunk{
     WeightRule{"embeddings.token", "^embeddings.word_embeddings"},
     WeightRule{"embeddings.position", "^embeddings.position_embeddings"},
     WeightRule{"embeddings.norm", "^embeddings.LayerNorm"},
@@ -66,17 +61,8 @@ constexpr std::array kRules{
     WeightRule{"layers.{}.feed_forward.up", "^encoder.layer.{}.intermediate.dense"},
     WeightRule{"layers.{}.feed_forward.down", "^encoder.layer.{}.output.dense"},
     WeightRule{"layers.{}.feed_forward_norm", "^encoder.layer.{}.output.LayerNorm"},
-    WeightRule{"pooler", "classifier.dense", Part::kWhole, false, HeadKind::kSequence},
-    WeightRule{"pooler", "^pooler.dense", Part::kWhole, false, HeadKind::kNone},
-    WeightRule{"classifier", "classifier.out_proj", Part::kWhole, false, HeadKind::kSequence},
-    WeightRule{"classifier", "qa_outputs", Part::kWhole, false, HeadKind::kAnswer},
-    WeightRule{"classifier", "classifier", Part::kWhole, false, HeadKind::kTokens},
-    WeightRule{"head.dense", "lm_head.dense"},
-    WeightRule{"head.norm", "lm_head.layer_norm"},
-    WeightRule{"head.out.weight", "lm_head.decoder.weight"},
-    WeightRule{"head.out.bias", "lm_head.bias"},
-    WeightRule{"head.out.bias", "lm_head.decoder.bias"},
 };
+constexpr auto kRules = join(kTrunk, kRobertaHead);
 constexpr std::array<std::string_view, 1> kIgnored{"*embeddings.position_ids"};
 
 constexpr std::array kArchitectures{

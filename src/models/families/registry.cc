@@ -68,10 +68,7 @@ TransformerConfig read_config(const Family& family, const JsonReader& reader, He
   if (head == HeadKind::kSequence || head == HeadKind::kTokens)
     config.head.labels = reader.absent("id2label") ? default_labels(reader) : read_labels(reader);
   family.read(reader, config);
-  if (!reader.absent(kBaseModelType)) {
-    require<ModelError>(head == HeadKind::kSequence, "config.json",
-                        "{}: expected a sequence classifier, got a head of kind {}", kBaseModelType,
-                        head_kind_name(head));
+  if (!reader.absent(kBaseModelType) && head == HeadKind::kSequence) {
     config.head.dense = config.head.norm = false;
     config.head.pooling = reader.named(kClassifierPooling, ops::parse_pooling);
   }
@@ -79,6 +76,16 @@ TransformerConfig read_config(const Family& family, const JsonReader& reader, He
   for (const std::string& fault : config.faults()) all += (all.empty() ? "" : "; ") + fault;
   require<ModelError>(all.empty(), "config.json", "{}", all);
   return config;
+}
+
+void read_heads(const JsonReader& reader, const char* width, const char* heads,
+                TransformerConfig& config) {
+  config.d_model = reader.integer(width);
+  config.num_heads = config.num_kv_heads = reader.integer(heads);
+  require<ModelError>(config.num_heads > 0 && config.d_model % config.num_heads == 0, "config.json",
+                      "{}: expected a multiple of {} {}, got {}", width, heads, config.num_heads,
+                      config.d_model);
+  config.head_size = config.d_model / config.num_heads;
 }
 
 ops::Activation read_activation(const JsonReader& reader, const char* key) {
